@@ -17,6 +17,7 @@ from onnxopt.verification.model.nodes import (
     Name,
     deciding_of,
     first_of,
+    held,
     holds,
     inside,
     int_of,
@@ -32,7 +33,6 @@ from onnxopt.verification.model.operators import (
     OPENING,
     STANDARD,
     STEPPED,
-    WITH_BODIES,
     having,
     operator,
 )
@@ -266,31 +266,19 @@ class Deciding(Forward[int]):
         return self.transfer(node, [self.facts.get(name) for name in reads_of(node)])
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int]:
-        kind = node.op_type
-        every = _all_of(reads)
+        kind, every = node.op_type, _all_of(reads)
         if kind in MEASURING:
             return [0] * len(node.output)
-        decides = self._decides(node)
+        floats = bool(every & _FLOAT) and kind not in GIVE_OTHERS
+        decides = bool(DECIDING & (self._within.get(kind) or operator_names([node])))
+        if kind == "Cast":
+            floats = int_of(node, "to", 1) in _FLOAT_CODES
+            decides = not floats
+        elif kind == "Constant":
+            floats = (tensor := held(node)) is not None and tensor.data_type in _FLOAT_CODES
         if every == _FLOAT | _OPEN and decides:
             self.nodes.append(node)
-        if kind == "Cast":
-            gives_floats = int_of(node, "to", 1) in _FLOAT_CODES
-        elif kind == "Constant":
-            gives_floats = any(
-                a.t.data_type in _FLOAT_CODES or a.name.startswith("value_float") for a in node.attribute
-            )
-        else:
-            gives_floats = kind not in GIVE_OTHERS if decides and kind not in WITH_BODIES else bool(every & _FLOAT)
-        return [(every & _OPEN) | _FLOAT * gives_floats] * len(node.output)
-
-    def _decides(self, node: NodeProto) -> bool:
-        """Return whether a node decides, or may in bodies or a function."""
-        kind = node.op_type
-        if kind == "Cast":
-            return int_of(node, "to", 1) not in _FLOAT_CODES
-        if kind in DECIDING or DECIDING & self._within.get(kind, frozenset()):
-            return True
-        return kind in WITH_BODIES and bool(DECIDING & operator_names([node]))
+        return [(every & _OPEN) | _FLOAT * floats] * len(node.output)
 
 
 def _may_be_floats(kind: TypeProto) -> bool:

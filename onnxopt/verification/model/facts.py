@@ -15,11 +15,13 @@ from typing import Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
+from onnxopt.proto.inference import infer_shapes, inferable
 from onnxopt.verification.model.decisions import Changing, changing, is_fixed
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
 from onnxopt.verification.model.ranges import ANY, Range, Ranges, common, joined, of_type
 from onnxopt.verification.model.shapes import ELEMENTS, UNKNOWN, Call, Known, Shape, integers_of
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import forget_claims, forget_defaults
 
 _MOST_ELEMENTS: Final = 2.0**40  # of a tensor, and iterations of a loop
@@ -299,8 +301,6 @@ def possible_truths(path: Path) -> dict[str, set[bool]]:
 
     Inference and facts take longer than `changing`, and are used only for conditions with a branch not taken.
     """
-    from onnxopt.verification.model.skeleton import Skeleton
-
     model = Skeleton(path).proto
     found, possible = can_change(model), dict[str, set[bool]]()
     for node in (n for n in model.graph.node if n.op_type == "If" and n.domain in STANDARD):
@@ -313,8 +313,6 @@ def always_empty(path: Path) -> set[str]:
 
     Declared empty inputs are not trusted.
     """
-    from onnxopt.verification.model.skeleton import Skeleton
-
     proto = Skeleton(path).proto
     for given in proto.graph.input:
         for dim in given.type.tensor_type.shape.dim:
@@ -339,8 +337,6 @@ def can_change(proto: ModelProto) -> Changing:
 
 def _inferred(proto: ModelProto) -> ModelProto:
     """Return the model with inferred shapes. Changes `proto`."""
-    from onnxopt.proto.inference import infer_shapes, inferable
-
     forget_defaults(proto)
     forget_claims(proto.graph)
     return infer_shapes(inferable(proto), values=True)
