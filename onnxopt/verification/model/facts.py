@@ -7,8 +7,10 @@ overflow; here, bounds include both, and a fact of a comparison holds for NaN an
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,10 +43,15 @@ _OF_NOTHING: Final = {  # the result of an empty operand
 _BOUNDING: Final = frozenset(("Min", "Max", "Clip"))
 _SIGNED: Final = having("signed") | {"ReduceL1", "ReduceL2", "ReduceMean", "ReduceSumSquare", "Sum", "Dropout"}
 _EITHER: Final = Range(0.0, 1.0, True, False)
-_CONNECTIVES: Final = having("connects")
-_BOOLEAN: Final = COMPARING | _CONNECTIVES
+_COPIES: Final = frozenset(("Identity", "Cast"))
+_CONNECTIVES: Final[dict[str, Callable[..., bool]]] = {
+    "Not": operator.not_,
+    "And": operator.and_,
+    "Or": operator.or_,
+    "Xor": operator.xor,
+    **dict.fromkeys(_COPIES, bool),  # of zeros and ones
+}
 _MAX_DEPTH: Final = 4  # connectives between two conditions
-_TRUTH_KEEPING: Final = frozenset(("Identity", "Cast"))
 
 
 class Facts(Ranges):
@@ -88,22 +95,20 @@ class Facts(Ranges):
             self._seen.setdefault(name, set()).add(elements or number)
         super()._set(names, facts)
 
-    def of(self, name: str) -> Range | None:
-        fact = super().of(name)
-        tensor = self.constants.get(name)
-        if fact is None or tensor is None or max(-fact.low, fact.high) < _WHOLE:
-            return fact
-        return of_type(tensor.data_type) or fact  # the bounds were rounded
-
     def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
         self._makers.update(dict.fromkeys(node.output, node))
         if node.domain in STANDARD:
-            if node.op_type in _BOOLEAN:
-                return [self._truths(node)]
+            if node.op_type in COMPARING:
+                x, y = map(self._range, node.input)
+                low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
+                return [_compared(node.op_type, low, high, x.nan or y.nan)]
+            if node.op_type in _CONNECTIVES.keys() - _COPIES:
+                return [_connected(node.op_type, [self.of(name) or _EITHER for name in node.input])]
             if node.op_type == "Where" and _is_single(condition := self._range(node.input[0])):
                 return [self.of(node.input[1 if condition.low else 2])]
             if node.op_type == "Cast" and int_of(node, "to") == _BOOL:
-                return [self._is_nonzero(node.input[0])]
+                x = self._range(node.input[0])
+                return [_connected("Not", [_compared("Equal", x.low, x.high, x.nan)])]
         made = super().transfer(node, reads)
         if node.op_type == "Constant":
             return made
@@ -152,42 +157,27 @@ class Facts(Ranges):
 
     # -- booleans -----------------------------------------------------------------------------------------
 
-    def _truths(self, node: NodeProto) -> Range:
-        if node.op_type in _CONNECTIVES:
-            return _connected(node.op_type, [self.of(name) or _EITHER for name in node.input])
-        x, y = map(self._range, node.input)
-        low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
-        always, never = _compared(node.op_type, low, high)
-        if never or (always and not (x.nan or y.nan)):  # a comparison with NaN is false
-            return _truth(not never)
-        return _EITHER
-
-    def _is_nonzero(self, name: str) -> Range:
-        """Return the range of a Cast to booleans. NaN is true."""
-        x = self._range(name)
-        return _truth(False) if _is_single(x) and not x.low else _truth(True) if x.low > 0 or x.high < 0 else _EITHER
-
     def _condition(self, name: str, depth: int = _MAX_DEPTH) -> Range:
         """Return the range of a condition, computed again from booleans that the enclosing branches imply."""
-        fact, node = self._range(name), self._makers.get(name)
-        if _is_single(fact) or node is None or not depth or node.domain not in STANDARD:
-            return fact
-        if node.op_type not in _CONNECTIVES and not self._keeps_truth(node):
+        fact, node = self.of(name) or _EITHER, self._makers.get(name)
+        if _is_single(fact) or node is None or not depth or not self._is_connective(node):
             return fact
         return _connected(node.op_type, [self._condition(operand, depth - 1) for operand in node.input])
 
-    def _keeps_truth(self, node: NodeProto) -> bool:
-        """Return whether a node copies zeros and ones."""
-        first = self._range(node.input[0]) if node.op_type in _TRUTH_KEEPING else ANY
-        return first.integer and first.low >= 0 and first.high <= 1
+    def _is_connective(self, node: NodeProto) -> bool:
+        """Return whether a node is a connective of booleans, or copies zeros and ones."""
+        if node.op_type not in _CONNECTIVES or node.domain not in STANDARD:
+            return False
+        first = self.of(node.input[0]) or _EITHER
+        return node.op_type not in _COPIES or (first.integer and first.low >= 0 and first.high <= 1)
 
     def _implied(self, name: str, truth: bool) -> Iterator[tuple[str, Range]]:
         """Yield (value, range) implied by a condition."""
         yield name, _truth(truth)
         node = self._makers.get(name)
-        if node is None or node.domain not in STANDARD:
+        if node is None or not self._is_connective(node):
             return
-        if node.op_type == "Not" or self._keeps_truth(node):
+        if node.op_type == "Not" or node.op_type in _COPIES:
             yield from self._implied(node.input[0], truth is (node.op_type != "Not"))
         elif node.op_type == ("And" if truth else "Or"):
             for operand in node.input:
@@ -207,8 +197,7 @@ class Facts(Ranges):
     ) -> Sequence[Range | None]:
         if node.op_type != "If":
             return super()._bodies(node, bodies, reads)
-        condition = self._condition(node.input[0])
-        possible = {bool(condition.low)} if _is_single(condition) else {True, False}
+        possible = _possible(self._condition(node.input[0]))
         self.truths.setdefault(first_of(node), set()).update(possible)
         names = [a.name for a in node.attribute if a.HasField("g")]
         made: list[Sequence[Range | None]] = []
@@ -241,26 +230,25 @@ class Facts(Ranges):
         return Range(max(fact.low, whole.low), min(fact.high, whole.high), True, False) if whole else fact
 
 
-def _compared(op: str, low: float, high: float) -> tuple[bool, bool]:
-    """Return whether a comparison is always true, and always false, by bounds of the difference of its operands."""
-    if op == "Equal":
-        return low == high == 0, low > 0 or high < 0
+def _compared(op: str, low: float, high: float, nan: bool) -> Range:
+    """Return the range of a comparison, by bounds of the difference of its operands. NaN compares false."""
     if op.startswith("Less"):
         low, high = -high, -low
-    return (low >= 0, high < 0) if op.endswith("OrEqual") else (low > 0, high <= 0)
+    if op == "Equal":
+        always, never = low == high == 0, low > 0 or high < 0
+    else:
+        always, never = (low >= 0, high < 0) if op.endswith("OrEqual") else (low > 0, high <= 0)
+    return _truth(not never) if never or (always and not nan) else _EITHER
 
 
 def _connected(op: str, operands: Sequence[Range]) -> Range:
-    """Return the range of a connective of booleans."""
-    x, y = operands[0], operands[-1]
-    if op in _TRUTH_KEEPING:
-        return x
-    if op == "Not":
-        return Range(1.0 - x.high, 1.0 - x.low, True, False)
-    if op == "Xor":
-        return _truth(x.low != y.low) if _is_single(x) and _is_single(y) else _EITHER
-    pick = min if op == "And" else max
-    return Range(pick(x.low, y.low), pick(x.high, y.high), True, False)
+    """Return the range of a connective, by all values that its operands may have."""
+    made = set(itertools.starmap(_CONNECTIVES[op], itertools.product(*map(_possible, operands))))
+    return Range(float(min(made)), float(max(made)), True, False)
+
+
+def _possible(condition: Range) -> set[bool]:
+    return {bool(condition.low), bool(condition.high)}
 
 
 def _is_single(fact: Range) -> bool:
@@ -273,9 +261,9 @@ def _truth(value: bool) -> Range:
 
 def _whole(fact: Range, limits: Range) -> Range:
     """Return the range of computed integers: of the type if any may overflow."""
-    ends = [math.floor(fact.low), math.ceil(fact.high)] if math.isfinite(fact.low) and math.isfinite(fact.high) else []
-    is_held = ends and limits.low <= ends[0] and ends[1] <= limits.high and max(map(abs, ends)) < _WHOLE
-    return Range(float(ends[0]), float(ends[1]), True, False) if is_held and not fact.nan else limits
+    low, high = (end(n) if math.isfinite(n) else n for end, n in ((math.floor, fact.low), (math.ceil, fact.high)))
+    is_held = limits.low <= low and high <= limits.high and max(-low, high) < _WHOLE and not fact.nan
+    return Range(float(low), float(high), True, False) if is_held else limits
 
 
 def _rounded(op: str, kind: ElementType | None, fact: Range) -> Range | None:

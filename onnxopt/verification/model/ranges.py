@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import attribute_value, tensor_to_array
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of
-from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, OPERATORS, STANDARD, Operator, having, operator
 from onnxopt.verification.model.shapes import Shape
 
@@ -25,6 +24,7 @@ ML_KEYS: Final = frozenset((
     "nodes_values", "nodes_splits", "replaced_value_float", "replaced_value_int64", "stopwords", "pool_strings",
     "pool_int64s",
 ))  # fmt: skip
+_STRINGS: Final = (AttributeProto.STRING, AttributeProto.STRINGS)
 _MAX_WORDS: Final = 64
 _MAX_BOUND: Final = 1e30  # larger bounds never take effect
 
@@ -75,11 +75,8 @@ def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
 
 def keys(node: NodeProto) -> list[float]:
     """Return the numbers that an operator of ai.onnx.ml looks up or compares with."""
-    found: dict[float, None] = {}
-    for a in (a for a in node.attribute if a.name in ML_KEYS):
-        found.update(dict.fromkeys((*a.floats, *a.ints, *(numbers_of(a.t) if a.type == a.TENSOR else ()))))
-        found.update(dict.fromkeys([a.f] if a.type == a.FLOAT else [a.i] if a.type == a.INT else []))
-    return list(found)
+    found = (attribute_value(a) for a in node.attribute if a.name in ML_KEYS and a.type not in _STRINGS)
+    return [*dict.fromkeys(float(n) for value in found for n in np.ravel(value))]
 
 
 def words(node: NodeProto, constants: Iterable[bytes]) -> list[str]:
@@ -135,6 +132,7 @@ _MONOTONE: Final[dict[str, Callable[..., float]]] = {
 }
 _MAKING_NAN: Final = {"Sum", "Mean", "Add", "Sub", "Mul"}  # of infinities
 _WHOLE: Final = {"Relu", "Clip", "Min", "Max", "Sum", "Add", "Abs", "Neg", "Sub", "Mul"}  # integers from integers
+_MAX_EXACT: Final = 2.0**53  # below, float64 represents all integers
 _ROUNDING: Final = 1e-5  # relative to a bound; computed numbers may exceed it by as much
 
 
@@ -293,9 +291,10 @@ def _of_constant(tensor: TensorProto) -> Range:
         array = tensor_to_array(tensor).astype(np.float64)
     except ValueError:  # data missing from the file
         return ANY
-    if np.isnan(array).any():
-        return ANY
-    return Range(float(array.min()), float(array.max()), bool((array == np.round(array)).all()), nan=False)
+    low, high = float(array.min()), float(array.max())
+    if math.isnan(low) or (kind.kind != "f" and max(-low, high) >= _MAX_EXACT):
+        return of_type(tensor.data_type) or ANY
+    return Range(low, high, bool((array == np.round(array)).all()), nan=False)
 
 
 def _cast(node: NodeProto, first: Range) -> Range:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -34,7 +35,7 @@ def leave_out_inputs(model: ModelProto) -> None:
 
     The standard allows none, and nothing is passed; readers get the outer value of the same name.
     """
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+    for nodes, _ in _scopes(model):
         for node in inside(nodes):
             if node.op_type == "If" and node.domain in STANDARD:
                 for branch in bodies_of(node):
@@ -76,11 +77,14 @@ def leave_out_unread(model: ModelProto) -> None:
 
     Operators of custom domains may have side effects, and stay with their operands.
     """
-    if not WITH_BODIES.isdisjoint(operator_names(model.graph.node)):
-        prune(model.graph.node, (o.name for o in model.graph.output))
-    for function in model.functions:
-        if not WITH_BODIES.isdisjoint(operator_names(function.node)):
-            prune(function.node, function.output)
+    for nodes, outputs in _scopes(model):
+        if not WITH_BODIES.isdisjoint(operator_names(nodes)):
+            prune(nodes, outputs)
+
+
+def _scopes(model: ModelProto) -> list[tuple[Any, Sequence[str]]]:
+    """Return the nodes and outputs of the main graph and of each function."""
+    return [(model.graph.node, [o.name for o in model.graph.output]), *((f.node, f.output) for f in model.functions)]
 
 
 def prune(nodes: Any, outputs: Iterable[str]) -> None:
@@ -165,16 +169,14 @@ View = Callable[["ModelProto"], None]
 def views(options: VerifyOptions) -> tuple[View | None, View | None]:
     """Return the changes to make to original and result after reading; None for no change."""
 
-    def without(model: ModelProto) -> None:
-        pass_through(model, options.keep)
-
     def as_compared(model: ModelProto) -> None:
         if options.dtype:  # what is rounded inside a function is rounded where the function is called
             inline(model)
         if options.rename:
             rename(model.graph, options.original_names)
 
-    return without if options.strip_qdq else None, as_compared if options.rename or options.dtype else None
+    without = partial(pass_through, keep=options.keep) if options.strip_qdq else None
+    return without, as_compared if options.rename or options.dtype else None
 
 
 def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
@@ -185,9 +187,8 @@ def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
     """
     for graph in (model.graph, *model.functions):
         _pass_through(graph, {*keep}, {}, {})
-    prune(model.graph.node, (o.name for o in model.graph.output))
-    for function in model.functions:
-        prune(function.node, function.output)
+    for nodes, outputs in _scopes(model):
+        prune(nodes, outputs)
 
 
 def _pass_through(
