@@ -285,16 +285,10 @@ def _may_be_floats(kind: TypeProto) -> bool:
     return kind.tensor_type.elem_type in _FLOAT_CODES or kind.HasField("sequence_type")
 
 
-def inner_conditions(graph: GraphProto) -> list[str]:
-    """Return the conditions of Ifs of the main graph, except inputs and outputs of the graph."""
-    outside = {i.name for i in (*graph.input, *graph.output)}
-    deciding = dict.fromkeys(n.input[0] for n in graph.node if n.op_type == "If" and n.domain in STANDARD)
-    return [name for name in deciding if name not in outside]
-
-
 def conditions(graph: GraphProto, found: Changing) -> list[str]:
-    """Return the changeable inner conditions."""
-    return sorted(found.values.intersection(inner_conditions(graph)))
+    """Return the changeable conditions of Ifs of the main graph, except inputs and outputs of the graph."""
+    deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in STANDARD}
+    return sorted((deciding & found.values).difference(i.name for i in (*graph.input, *graph.output)))
 
 
 def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> bool:
