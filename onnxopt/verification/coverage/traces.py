@@ -18,7 +18,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.startup.record import record
 from onnxopt.verification.coverage.conditions import BRANCHES, asked, opened
-from onnxopt.verification.coverage.decisions import changed
 from onnxopt.verification.model.views import forget_defaults
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.programs.program import Program, bodies
@@ -96,7 +95,7 @@ class _Questions:
     def __init__(self, trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> None:
         self._trace = trace
         self._pairs = pairs = Pairs(trace.a.program, trace.b.program)
-        apart = changed(pairs, Sameness.of_files(pairs))
+        apart = Sameness.of_files(pairs).changed(pairs.a.hiding, pairs.b.hiding)
         self.mine = _conditions(trace.a, apart[0], feeds, types, trace.cases)
         self.theirs = _conditions(trace.b, apart[1], feeds, types, trace.cases)
         self._same = dict(self._called_alike())
