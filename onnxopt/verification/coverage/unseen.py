@@ -15,7 +15,6 @@ from onnx import NodeProto
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.conditions import asks_alike, held, is_never, is_open, runs
 from onnxopt.verification.coverage.gaps import Gap, gaps, unproven_blanks
-from onnxopt.verification.coverage.traces import cannot_be_taken
 from onnxopt.verification.model.nodes import deciding_of, first_of, inside, may_hide
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.outcome import depth, label_of
@@ -51,13 +50,9 @@ def _hidden(walk: Walk, taken: Collection[str], scope: str, *, is_wrong: bool) -
     known, others = set[int | None](), set(new)
     different = {*apart, *(i for i, j in counterparts.items() if j in others)}
     for i in sorted(different):
-        all_taken = _has_taken(walk.a.nodes[i], taken)
-        if all_taken and not _is_deep(walk.a, walk.a.nodes[i]):
-            known.add(counterparts.get(i))
-            continue
         found = _Node(walk, i, scope, is_wrong=is_wrong)
         known |= found.covered
-        yield from found.unseen(all_taken=all_taken)
+        yield from found.unseen(all_taken=_has_taken(walk.a.nodes[i], taken))
     for i in _decided_inside(walk):  # a run proves little about a decision inside
         yield from _Node(walk, i, scope, is_wrong=is_wrong).unseen(all_taken=True)
     for x, y in ((walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items() if i not in different):
@@ -94,18 +89,9 @@ def _counterparts(pairs: Pairs, nodes: Sequence[int]) -> Iterator[tuple[int, int
                 yield i, j
 
 
-def _is_deep(program: Program, node: NodeProto) -> bool:
-    functions = program.skeleton.hiding
-    return any(may_hide(n, functions) for body in bodies(node).values() for n in body.node)
-
-
 def _is_settled(walk: Walk) -> bool:
     """Return whether everything walked agrees."""
     return not (walk.faults or walk.unsettled)
-
-
-# (counterpart or None, node of B compared with or None, walks of its bodies).
-_Held = tuple["int | None", "int | None", "Iterable[tuple[str, Walk]]"]
 
 
 class _Node:
@@ -120,7 +106,8 @@ class _Node:
         self._first = first_of(node)
         self._bodies = held(walk.a, node)
         made = next(walk.pairs.made_from(list(node.output)), "")  # a value of B corresponding to a result
-        self.counterpart, place, walks = self._held_against(made) if made else self._found()
+        place, walks = (walk.b.maker[made], walk_bodies(walk, i, walk.b.maker[made])) if made else self._found()
+        self.counterpart = place if place is not None and walk.b.nodes[place].op_type == node.op_type else None
         reads_fault = place is None or not (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[place])
         self._inner: dict[str, list[Walk]] = {}  # walks, by body
         for name, inner in walks if not reads_fault else ():
@@ -128,23 +115,17 @@ class _Node:
         j = self.counterpart
         self._alike = walk.sameness.alike(i, j) if j is not None and bodies(node) else {}
 
-    def _held_against(self, made: str) -> _Held:
-        """Return the comparison with B's node of the corresponding result, perhaps of a different operator."""
-        b, place = self._walk.b, self._walk.b.maker[made]
-        is_one = b.nodes[place].op_type == self._node.op_type
-        return place if is_one else None, place, walk_bodies(self._walk, self._i, place)
-
-    def _found(self) -> _Held:
-        """Return the comparison with a node of B that has different names and equal bodies.
+    def _found(self) -> tuple[int | None, Iterable[tuple[str, Walk]]]:
+        """Return (node of B with different names and equal bodies, walks of its bodies).
 
         The node may have been merged with a further node.
         """
         walk, i = self._walk, self._i
         for j in [*walk.sameness.reading_alike(i)[:_MAX_OTHERS], *self._near()]:
             inner = list(walk_bodies(walk, i, j))
-            if len(inner) == len(self._bodies) and all(_is_settled(w) for _, w in inner):
-                return j, j, inner
-        return None, None, ()
+            if {name for name, _ in inner} == self._bodies.keys() and all(_is_settled(w) for _, w in inner):
+                return j, inner
+        return None, ()
 
     def _near(self) -> list[int]:
         """Return nodes of B with the same operator at a similar position."""
@@ -166,21 +147,21 @@ class _Node:
             yield from self._closed(function.node if function is not None else ())
         for name in self._bodies:
             is_run = all_taken or runs(self._walk, self._node, name)
-            is_possible = is_open(self._walk.a, self._node) or (is_run and not self._is_never(name))
+            is_possible = is_open(self._walk.a, self._node) or (is_run and not is_never(self._walk.a, self._node, name))
             if is_possible and not self._alike.get(name):
                 yield from self._least(name, is_run=is_run)
 
     def _least(self, name: str, *, is_run: bool) -> list[Gap]:
         """Return the gaps of a body with the counterpart that leaves fewest."""
         found: list[list[Gap]] = []
-        for walk in self._walks(name, is_run=is_run):
+        for walk in self._walks(name):
             here = [*(self._of_other_turns(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
             if all(u.silent for u in here):
                 return here
             found.append(here if self._accuses(name, walk) else [u if u.why else Gap(self._why(name)) for u in here])
         return min(found, key=lambda here: any(u.faults for u in here))
 
-    def _walks(self, name: str, *, is_run: bool) -> Iterator[Walk | None]:
+    def _walks(self, name: str) -> Iterator[Walk | None]:
         """Yield the walks of a body.
 
         An untaken branch that agrees on the values it would get, or with its condition set as required, is no fault: no
@@ -188,14 +169,8 @@ class _Node:
         """
         inner = self._inner.get(name, [])
         yield inner[0] if inner else None
-        if not inner or self.counterpart is None or depth(self._walk) >= _MAX_NESTED_PARTS:
-            return
-        yield from filter(_is_settled, inner[1:])
-        if not is_run:
-            yield from (w for n, w in walk_bodies(self._walk, self._i, self.counterpart, assuming=True) if n == name)
-
-    def _is_never(self, name: str) -> bool:
-        return is_never(self._walk.a, self._node, name)
+        if self.counterpart is not None and depth(self._walk) < _MAX_NESTED_PARTS:
+            yield from filter(_is_settled, inner[1:])
 
     def _accuses(self, name: str, walk: Walk | None) -> bool:
         """Return whether a difference in a body is a fault.
@@ -203,7 +178,8 @@ class _Node:
         Not for impossible numbers, uncertain counterparts, or at a depth where only one counterpart was tried.
         """
         around = walk.enclosing if walk is not None else None
-        return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _MAX_NESTED_PARTS)
+        is_impossible = is_never(self._walk.a, self._node, name) or depth(self._walk) >= _MAX_NESTED_PARTS
+        return around is None or (around.is_sure and not is_impossible)
 
     def _of_other_turns(self, walk: Walk | None) -> Iterator[Gap]:
         """Yield gaps for faults in the first iteration: a later iteration may differ in results."""
@@ -216,14 +192,8 @@ class _Node:
             others = [w for other, inner in self._inner.items() for w in inner if other != name]
             if not others or not all(w.faults for w in others):
                 yield Gap("", walk.enclosing.scope(self._scope), walk, walk.faults)
-        elif not self._is_proven(name, walk):
+        elif walk is None or walk.unsettled or unproven_blanks(walk) or not self._turns_alike(name):
             yield Gap(self._why(name))
-
-    def _is_proven(self, name: str, walk: Walk | None) -> bool:
-        """Return whether an unrun body agrees, or always fails."""
-        if walk is None:
-            return cannot_be_taken(self._walk.a, self._i, name)
-        return not (walk.unsettled or unproven_blanks(walk)) and self._turns_alike(name)
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Gap]:
         if walk is not None and walk.enclosing is not None:
