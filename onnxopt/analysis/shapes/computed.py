@@ -38,7 +38,7 @@ def is_type_computed(node: Node, graph: Graph) -> bool:
     if not _is_ruled(node.op, graph) or node.bodies or node.has_references:
         return False
     data = ShapeData(assumed=True)
-    return _store(graph.model, data, data.visit(node))
+    return _store(graph.model, data, data.visit(node), node.operands)
 
 
 def _is_ruled(op: str, graph: Graph) -> bool:
@@ -46,14 +46,15 @@ def _is_ruled(op: str, graph: Graph) -> bool:
     return is_tabled and not graph.model.has_function(op)
 
 
-def _store(model: Model, data: ShapeData, visited: Iterable[Node]) -> bool:
+def _store(model: Model, data: ShapeData, visited: Iterable[Node], read: Iterable[Value] = ()) -> bool:
+    """Store the types if all sizes are settled: numbers, symbols of the file, symbols in shapes of `read`."""
     allowed, model.inference_allowed = model.inference_allowed, False
     found: dict[Value, Shape | None] = {}
     try:
         for node in visited:
             for v in node.results:
                 if not v.constant:
-                    dims = found[v] = _settled(data.dims.get(v))
+                    dims = found[v] = _settled(data.dims.get(v), read)
                     if dims is None or not v.dtype:
                         return False
     finally:
@@ -63,8 +64,10 @@ def _store(model: Model, data: ShapeData, visited: Iterable[Node]) -> bool:
     return True
 
 
-def _settled(dims: Dims | None) -> Shape | None:
-    """Return dims that are numbers, symbols of the file and expressions of these; None if a dim is none of them."""
+def _settled(dims: Dims | None, read: Iterable[Value]) -> Shape | None:
+    """Return dims that are numbers, symbols of the file, expressions of these, or dims of `read`; None if a dim is none
+    of them."""
     named = [d if isinstance(d, int) else d.name for d in dims or ()]
-    is_open = any(d < 0 if isinstance(d, int) else "@" in d for d in named)
+    known = {d for v in read for d in v.shape or ()}
+    is_open = any(d < 0 if isinstance(d, int) else "@" in d and d not in known for d in named)
     return None if dims is None or is_open else tuple(named)

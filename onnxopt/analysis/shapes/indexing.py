@@ -67,7 +67,9 @@ def _unsqueeze(s: ShapeData, n: Node) -> Found | None:
 @shape_rule("Squeeze")
 def _squeeze(s: ShapeData, n: Node) -> Found | None:
     x, axes = s.dims_in(n, 0), axes_of(s, n)
-    if not axes:  # without axes the sizes decide
+    if axes is None and n.input(1) is None and n.attr("axes") is None:
+        return tuple([d for d in x if d != 1]) if all(isinstance(d, int) for d in x) else None
+    if not axes:
         return None
     at = {axis_of(a, len(x)) for a in axes}
     return tuple(d for i, d in enumerate(x) if i not in at)

@@ -22,6 +22,7 @@ from onnxopt.analysis.shapes.sizes import (
     indices,
     ints,
     listed_by,
+    order_of,
     product,
     reduced,
     where_known,
@@ -90,12 +91,21 @@ def _size_of(s: ShapeData, n: Node) -> Array | None:
 # -- arithmetic -----------------------------------------------------------------------------------------------
 
 
-@_computing("Cast")
+@_computing("Cast", "CastLike")
 def _cast(s: ShapeData, n: Node) -> Array | None:
-    x, to = s.content(n.input(0)), n.attr("to")
-    if to not in INTEGERS:
+    v, x = n.input(0), s.content(n.input(0))
+    if types.dtype(n.output) not in INTEGERS:
         return None
-    return rounded(s, n) if x is None else where_known(lambda e: int(e) if isinstance(e, bool) else e, x)
+    if x is None:
+        return _truncated(v.array) if s.assumed and v is not None and v.constant else rounded(s, n)
+    return where_known(lambda e: int(e) if isinstance(e, bool) else e, x)
+
+
+def _truncated(floats: Array) -> Array | None:
+    """Return the integers cast from a few constant floats; None for others, and for large or infinite floats."""
+    if floats.size > SMALL or floats.dtype.kind != "f" or not (abs(floats) < _MAX_EXACT_QUOTIENT).all():
+        return None
+    return np.array(floats.astype(np.int64).tolist(), dtype=object).reshape(floats.shape)
 
 
 @_computing("Add")
@@ -257,6 +267,19 @@ def _unknown(s: ShapeData, v: Value | None) -> Array:
     if not isinstance(length, int) or length > SMALL:
         raise ValueError
     return np.full(length, None, dtype=object)
+
+
+@_rule("Transpose")
+def _transposed(s: ShapeData, n: Node) -> Array | None:
+    """Return the permuted elements, for types only: otherwise left to constant folding, behind other passes."""
+    x = s.data_in(n, 0)
+    return x.transpose(order_of(n, x.ndim)) if s.assumed else None
+
+
+@_rule("Expand")
+def _repeated(s: ShapeData, n: Node) -> Array | None:
+    x, numbers = s.data_in(n, 0), ints(_array(s.dims_of(n.outputs[0])))
+    return None if numbers is None or math.prod(numbers) > SMALL else np.broadcast_to(x, numbers)
 
 
 @_rule("Reshape", "Squeeze", "Unsqueeze")

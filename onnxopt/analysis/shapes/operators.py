@@ -31,16 +31,22 @@ if TYPE_CHECKING:
 
 _HALVES: Final = frozenset(2.0**-i for i in range(1, 9))  # exact in float32, times any size
 _MAX_SCALE: Final = 1 << 16
-# onnxruntime operators whose first output has the type of the first input.
-_SAME_THERE: Final = (
+# Onnxruntime's operators whose first output has the shape of the first input.
+_ALIKE: Final = (
     *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"),
     *("SkipSimplifiedLayerNormalization", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
 )
+_MORE: Final = ("CastLike", "ai.onnx.ml::Normalizer", "ai.onnx.ml::Scaler", *(f"com.microsoft::{o}" for o in _ALIKE))
 
 
-@shape_rule(*LIKE_FIRST, "ai.onnx.ml::Normalizer", "ai.onnx.ml::Scaler", *(f"com.microsoft::{o}" for o in _SAME_THERE))
+@shape_rule(*LIKE_FIRST, *_MORE)
 def _first(s: ShapeData, n: Node) -> Found | None:
     return s.dims_in(n, 0)
+
+
+@shape_rule("DynamicQuantizeLinear")
+def _with_scale(s: ShapeData, n: Node) -> list[Found | None]:
+    return [s.dims_in(n, 0), (), ()]
 
 
 @shape_rule(*BROADCASTING)
