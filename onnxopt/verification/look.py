@@ -15,9 +15,9 @@ from onnxopt.verification.coverage.decisions import (
     computed_otherwise,
     has_another_body,
     hides_otherwise,
+    is_computed_otherwise,
     is_decided_otherwise,
-    made_otherwise,
-    upstream,
+    is_made_otherwise,
 )
 from onnxopt.verification.coverage.gaps import changed_blanks, have_other_points, unproven_blanks, unreached
 from onnxopt.verification.coverage.traces import traces
@@ -210,15 +210,16 @@ class Look:
         Decisions are non-float ones, steps, and bodies that decide. sizes: of dims, by case.
         """
         pairs = Pairs(self.a.program, self.b.program)
-        sameness = Sameness.of_files(pairs)  # shared, as value numbers are cached
-        plan = self.plan
-        if any(made_otherwise(pairs, upstream(pairs, plan.decisions), sameness)):
+        sameness = pairs.by_name  # shared, as value numbers are cached
+        decisions = self.plan.decisions
+        if is_made_otherwise(pairs, decisions, sameness) or is_decided_otherwise(pairs, decisions, sameness):
             return True
-        if is_decided_otherwise(pairs, plan.decisions, sameness) or has_another_body(pairs, plan.within, sameness):
+        steps, within = self.plan.steps, self.plan.within
+        if is_computed_otherwise(pairs, steps, sameness) or has_another_body(pairs, within, sameness):
             return True
-        if any(computed_otherwise(pairs, upstream(pairs, plan.steps), sameness)):
-            return True
-        return have_few_rows(self.a.program.skeleton.proto, [*computed_otherwise(pairs, plan.muted, sameness)], sizes)
+        return have_few_rows(
+            self.a.program.skeleton.proto, [*computed_otherwise(pairs, self.plan.muted, sameness)], sizes
+        )
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

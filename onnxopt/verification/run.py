@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partialmethod
+from functools import cache, partialmethod
 from pathlib import Path
 from typing import Any, Final
 
@@ -187,6 +187,36 @@ class OnnxRuntime:
             self._session = self._open()
 
 
+@cache
+def _convolution() -> type:
+    """Return a kernel of Conv for the reference evaluator that computes float64 by matrix products.
+
+    y = b + Σ W_k x_k over positions k of the kernel, with x_k the strided slice of the padded x at offset k. Runtimes
+    have no float64 kernel, and onnx's own is slow.
+    """
+    from onnx.reference.ops.op_conv import Conv as Whole
+
+    class Conv(Whole):  # type: ignore[misc]
+        def _run(self, x: Any, w: Any, b: Any = None, **how: Any) -> tuple[Any, ...]:
+            if x.dtype != np.float64 or how["auto_pad"] not in ("NOTSET", "VALID"):
+                return tuple(super()._run(x, w, b, **how))
+            axes, group = w.ndim - 2, how["group"]
+            strides, dilations = how["strides"] or [1] * axes, how["dilations"] or [1] * axes
+            pads = how["pads"] or [0] * 2 * axes
+            x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:axes], pads[axes:])])
+            extents = [(size - 1) * d + 1 for size, d in zip(w.shape[2:], dilations)]
+            sizes = [(size - e) // s + 1 for size, e, s in zip(x.shape[2:], extents, strides)]
+            matrices, total = w.reshape(group, -1, *w.shape[1:]), np.zeros(())
+            for k in np.ndindex(*w.shape[2:]):
+                places = (slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, n, s in zip(k, dilations, sizes, strides))
+                under = x[(..., *places)].reshape(len(x), group, w.shape[1], -1)
+                total = total + matrices[(..., *k)] @ under
+            total = total.reshape(len(x), len(w), *sizes)
+            return (total if b is None else total + b.reshape(-1, *[1] * axes),)
+
+    return Conv
+
+
 class Reference:
     """onnx's ReferenceEvaluator: slow, but supports every operator and opset of onnx."""
 
@@ -198,7 +228,7 @@ class Reference:
         """`kernels`: of operators that onnx does not know. Evaluators of functions have them, too."""
         from onnx.reference import ReferenceEvaluator
 
-        init = partialmethod(ReferenceEvaluator.__init__, new_ops=list(kernels))
+        init = partialmethod(ReferenceEvaluator.__init__, new_ops=[_convolution(), *kernels])
         evaluator: Any = type("Evaluator", (ReferenceEvaluator,), {"__init__": init})
         self._evaluator = evaluator(model if isinstance(model, bytes) else str(Path(model)))
         self._names = Called(names or {})

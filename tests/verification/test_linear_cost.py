@@ -19,7 +19,7 @@ from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import Job, Request
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.pieces.pairs import Pairs, Sameness
+from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program
 from tests.steps import lines_executed
@@ -155,7 +155,7 @@ def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
         onnx.save(decisions(count), tmp_path / "m.onnx")
         program = Program(Skeleton(tmp_path / "m.onnx"))
         pairs, names = Pairs(program, program), [f"g{i}" for i in range(count)]
-        sameness = Sameness.of_files(pairs)
+        sameness = pairs.by_name
         steps.append(lines_executed(lambda: is_decided_otherwise(pairs, names, sameness)))  # noqa: B023  it is called at once
     assert steps[2] / steps[1] < MOST
 

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from onnxopt.verification import AGREES, DIFFERENT, verify
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.pieces.noise import noise_of
+from onnxopt.verification.pieces.noise import Jumps, noise_of
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import Runner, is_stepped, shake_dequantized
 from onnxopt.verification.programs.stream import Stream
@@ -177,7 +177,7 @@ def test_the_search_for_a_jump_ends_early(wrong: int, samples: int, tmp_path: Pa
     theirs = mine.copy()
     theirs.reshape(-1)[:wrong] += 5 * constants()["sx"]
     loaded.clear()
-    found = noise_of(original, ["y"], {"x"}, 0, held={"y": ([mine], [theirs], None, 1e-6)})
+    found = noise_of(original, ["y"], {"x"}, 0, unexplained={"y": [Jumps(mine, theirs, 1e-6)]})
     assert [d.unseen for d in found["y"]] == [True]
     assert len(loaded) == 2 + samples - 4, "the first four need two"
 

@@ -2,129 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxopt.proto.messages import array_to_tensor, attribute_value, make_attribute, make_node, tensor_to_array
-from onnxopt.verification.model.nodes import held_as, reads_of
+from onnxopt.proto.messages import array_to_tensor, make_attribute, tensor_to_array
+from onnxopt.verification.model.nodes import held_as
 from onnxopt.verification.model.operators import MATRICES, SIZED
 from onnxopt.verification.programs.program import add_cast
 from onnxopt.verification.programs.runner import Prepare
 from onnxopt.verification.run import Failed
-
-# -- convolutions as matrix products ----------------------------------------------------------------------
-# y = b + Σ W_k x_k over positions k of the kernel, with x_k the strided slice of the padded x at offset k. A Conv stays
-# before opset 11, and if the kernel is computed or padding depends on sizes.
-
-_SINCE: Final = 11  # opset with operands instead of attributes in Pad and Slice
-_PLACES: Final = 64  # positions in a kernel
-_LAST: Final = (1 << 31) - 1
-
-
-def as_products(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
-    """Replace the Convs of the main graph in place. Returns the external weights still read.
-
-    weights: arrays of external initializers.
-    """
-    graph = model.graph
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
-    if opset < _SINCE or all(node.op_type != "Conv" for node in graph.node):
-        return weights
-    known = {t.name: t for t in graph.initializer}
-    nodes = list(graph.node)
-    del graph.node[:]
-    for node in nodes:
-        name = node.input[1] if node.op_type == "Conv" and not node.domain else ""
-        kernel = weights[name] if name in weights else tensor_to_array(known[name]) if name in known else None
-        if kernel is None or not _Products(graph, node, kernel).write():
-            graph.node.append(node)
-    read = {name for node in graph.node for name in reads_of(node)}
-    kept = [t for t in graph.initializer if t.name not in known or t.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-    return {name: array for name, array in weights.items() if name in read}
-
-
-class _Products:
-    """A Conv written as equivalent nodes, with a matrix product for each group. `kernel`: float64[M, C / group, …]."""
-
-    def __init__(self, graph: GraphProto, conv: NodeProto, kernel: Any) -> None:
-        self.graph, self.conv, self.kernel = graph, conv, kernel
-        self.attributes = {a.name: attribute_value(a) for a in conv.attribute}
-        self.sizes = kernel.shape[2:]
-        self.group = self.attributes.get("group", 1)
-
-    def _is_explicit(self, pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
-        """Return whether the attributes hold all numbers, and the kernel has few positions."""
-        axes, padding = len(self.sizes), self.attributes.get("auto_pad", "NOTSET")
-        if not axes or (len(pads), len(strides), len(dilations)) != (2 * axes, axes, axes) or min(pads) < 0:
-            return False
-        is_padded = padding == "NOTSET" or (padding == "VALID" and not any(pads))
-        return is_padded and math.prod(self.sizes) <= _PLACES
-
-    def write(self) -> bool:
-        """Add the nodes to the graph. Returns False, unchanged, if unsupported."""
-        axes = len(self.sizes)
-        defaults = {"pads": [0] * 2 * axes, "strides": [1] * axes, "dilations": [1] * axes}
-        pads, strides, dilations = (list(self.attributes.get(name, default)) for name, default in defaults.items())
-        if not self._is_explicit(pads, strides, dilations):
-            return False
-        rows, columns = self.kernel.shape[0] // self.group, self.kernel.shape[1]
-        matrices = self.kernel.reshape(self.group, rows, columns, *self.sizes)
-        x = self.conv.input[0]
-        if any(pads):
-            x = self._node("Pad", x, self._ints([0, 0, *pads[:axes], 0, 0, *pads[axes:]]))
-        total = shape = ""
-        for k in np.ndindex(*self.sizes):
-            under = self._under(x, k, strides, dilations)
-            shape = shape or self._node("Shape", under)
-            read = self._node("Reshape", under, self._ints([0, self.group, columns, -1]))
-            product = self._node("MatMul", self._constant(np.ascontiguousarray(matrices[(..., *k)])), read)
-            total = self._node("Add", total, product) if total else product
-        if len(self.conv.input) > 2 and self.conv.input[2]:
-            bias = self._node("Reshape", self.conv.input[2], self._ints([self.group, rows, 1]))
-            total = self._node("Add", total, bias)
-        sizes = self._node("Slice", shape, *map(self._ints, ([2], [_LAST], [0])))
-        shape = self._node("Concat", self._ints([0, self.kernel.shape[0]]), sizes, axis=0)
-        self._put("Reshape", [total, shape], self.conv.output[0], {})
-        return True
-
-    def _under(self, x: str, k: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> str:
-        """Add the Slice of `x` under the kernel's position `k`. Returns the result's name."""
-        starts = [i * d for i, d in zip(k, dilations)]
-        window = [(size - 1) * d for size, d in zip(self.sizes, dilations)]
-        ends = [s - w or _LAST for s, w in zip(starts, window)]
-        return self._node("Slice", x, *map(self._ints, (starts, ends, range(2, len(k) + 2), strides)))
-
-    def _fresh(self) -> str:
-        count = len(self.graph.node) + len(self.graph.initializer)
-        return f"{self.conv.output[0]}\N{RIGHTWARDS ARROW}{count}"
-
-    def _node(self, op: str, *inputs: str, **attributes: Any) -> str:
-        made = self._fresh()
-        self._put(op, inputs, made, attributes)
-        return made
-
-    def _put(self, op: str, inputs: Iterable[str], made: str, attributes: Mapping[str, Any]) -> None:
-        node = make_node(op, "", "", attributes)
-        node.input.extend(inputs)
-        node.output.append(made)
-        self.graph.node.append(node)
-
-    def _constant(self, array: Any) -> str:
-        name = self._fresh()
-        self.graph.initializer.append(array_to_tensor(array, name))
-        return name
-
-    def _ints(self, numbers: Iterable[int]) -> str:
-        return self._constant(np.array([*numbers], np.int64))
-
-
-# -- wider numbers ----------------------------------------------------------------------------------------
 
 # Widened types, and their codes in onnx. Narrower types in the same model are intended, and stay.
 NARROW: Final = {"float32": 1, "float16": 10}
@@ -161,7 +50,7 @@ def widening(dtype: str, change: Change) -> Prepare:
             _node(node, code, as_double if exact.intersection(node.output) else change)
         for node in (n for function in model.functions for n in function.node):
             _node(node, code, as_double)
-        return as_products(model, weights)
+        return weights
 
     return prepare
 

@@ -15,7 +15,7 @@ import numpy as np
 from onnxopt.proto.element_types import element_kind
 from onnxopt.startup.record import record
 from onnxopt.verification.pieces.paths import is_coarse
-from onnxopt.verification.programs.runner import Opened
+from onnxopt.verification.programs.runner import Opened, Values
 from onnxopt.verification.programs.stream import Stream
 from onnxopt.verification.rounding import NOISE, Difference, Draws, allowed, difference, is_float, last_bit, noisier
 from onnxopt.verification.run import Failed
@@ -80,12 +80,13 @@ _PART: Final = 16  # elements; with fewer, a few samples of noise are no bound
 _NARROW: Final = 2.0 * allowed(2.0**-23, 16.0)  # relative tolerance of float32
 
 
+Layout = Callable[[Any], Any]  # maps A's layout of a value to B's
+
+
 class Channels:
     """Rows and channels of B's value that differ from A's by much of their own range, unexplained by noise so far."""
 
-    def __init__(
-        self, a: Any, b: Any, share: float, view: Callable[[Any], Any] | None = None, *, fine: bool = False
-    ) -> None:
+    def __init__(self, a: Any, b: Any, share: float, view: Layout | None = None, *, fine: bool = False) -> None:
         """Compare two values.
 
         share: tolerance relative to the whole range; view: maps A's layout to B's; fine: examine float32 too, not only
@@ -112,6 +113,10 @@ class Channels:
             self._left[axis] = np.where(moved >= far, 0.0, far)
             if not self._left[axis].any():
                 del self._left[axis]
+
+    def noted(self, noise: Difference) -> Difference:
+        """Return the noise with whether rows or channels are left."""
+        return replace(noise, uneven=self.any)
 
 
 def _are_tensors(a: Any, b: Any) -> bool:
@@ -158,132 +163,50 @@ def _largest(sizes: Any, axis: int) -> Any:
     return sizes.max(tuple(k for k in range(sizes.ndim) if k != axis))
 
 
-# -- noise ------------------------------------------------------------------------------------------------
+# -- jumps ------------------------------------------------------------------------------------------------
 # Discrete values, integer-valued floats and dequantized numbers jump at breakpoints, and the number of jumps says
 # nothing about their targets. Each element that differs in B must therefore equal some sample of A. While elements
 # remain unexplained, further samples are taken, with perturbations up to the largest noise allowed for floats.
 
-_SEEDS: Final = 4  # samples; weights change in every second only, as each change needs a new session
-_MORE: Final = 16  # samples while searching jumps; the search continues as long as more are explained
-_MAX_PERTURBATIONS: Final = 64  # samples in total; every second one leaves the fed numbers unchanged
-_CONCLUSIVE_COUNT: Final = 64  # unexplained elements; of as many, last bits would have explained some
-_IN_VAIN: Final = 2  # samples after which the previous limit applies
-
 _MIN_NON_INDEX: Final = 2.0**16  # integers hardly used as indices; float32 rounding may change them by several
 
-# (A's values by case, B's values by case, view of B, tolerance relative to the range for equal numbers).
-Held = tuple[Sequence[Any], Sequence[Any], View | None, float]
 
+class Jumps:
+    """Elements of B's value that differ from A's and from all samples so far."""
 
-def noise_of(
-    original: Stream,
-    wanted: Sequence[str],
-    cuts: Collection[str],
-    seed: int,
-    dtype: str = "",
-    held: Mapping[str, Held] | None = None,
-    channels: Mapping[str, Sequence[Channels]] | None = None,
-    is_enough: Callable[[str, list[Difference]], bool] | None = None,
-) -> dict[str, list[Difference]]:
-    """Return the noise by value and case. Values with random draws in their pieces are left out.
+    def __init__(self, a: Any, b: Any, share: float, view: Layout | None = None) -> None:
+        """Compare two values. `share`: tolerance relative to the range; `view`: maps A's layout to B's."""
+        self._b, self._share, self._view = b, share, view or (lambda value: value)
+        self._left: Any = True  # booleans by element, once values are comparable; None: no element is left
+        self.see(a, a)
 
-    cuts: start of pieces, if still in memory; dtype: perturb last bits of a narrower type; held: discrete values to
-    explain element by element; channels: differing channels to explain; is_enough: whether the noise of a value
-    suffices, which ends sampling unless `held` or `channels` are given.
-    """
-    program = original.runner.program
-    here = {v for v in cuts if all(v in known for known in original.values)}
-    wanted = [v for v in wanted if program.random.isdisjoint(program.cone([v], here))]
-    nodes = program.cone(wanted, here)
-    if not nodes or any(r not in here for r in program.entries(nodes, here)):
-        return {}
-    sampling = _Sampling(original, wanted, here, held or {}, channels or {})
-    for k in range(_MAX_PERTURBATIONS if sampling.open else _SEEDS):
-        if k == _SEEDS:
-            sampling.search_jumps()
-        if sampling.is_done(k, is_enough):
-            break
-        with contextlib.suppress(Failed):  # the model rejects a value one bit larger; noise is unknown
-            sampling.draw(k, Draws(seed, k), dtype)
-    return sampling.noise()
+    @property
+    def any(self) -> bool:
+        """Whether any element is unexplained."""
+        return self._left is not None
 
+    @property
+    def count(self) -> int:
+        """The number of unexplained elements; 0 for values that cannot be compared."""
+        return 0 if self._left is True or self._left is None else int(np.count_nonzero(self._left))
 
-class _Sampling:
-    """Samples of A's values, each with other last bits: a few for all values, then more while jumps are unexplained."""
+    def see(self, before: Any, after: Any) -> None:
+        """Remove elements explained by noise. `before`, `after`: A's value without and with noise."""
+        b = self._b
+        if self._left is None or not _can_be_viewed(after, b):
+            return
+        sample, mine = self._view(after), self._view(before)
+        if sample.shape != b.shape:
+            return
+        left = self._left & ~are_equal(sample, b, self._share)
+        if element_kind(b) == "i" and b.dtype.itemsize > 2 and mine.shape == b.shape:
+            mine = mine.astype(np.float64)  # large integers may move as far as in a sample
+            left = left & ~((np.abs(mine) >= _MIN_NON_INDEX) & (np.abs(b - mine) <= NOISE * np.abs(sample - mine)))
+        self._left = left if left.any() else None
 
-    def __init__(
-        self,
-        original: Stream,
-        wanted: Sequence[str],
-        here: Collection[str],
-        held: Mapping[str, Held],
-        channels: Mapping[str, Sequence[Channels]],
-    ) -> None:
-        self._runner, self._original, self._here = original.runner, original, here
-        self._wanted, self._nodes = wanted, self._runner.program.cone(wanted, here)
-        reads = self._runner.program.reads
-        self._fed = {r: original.types[r] for i in self._nodes for r in reads[i] if r in here}
-        self._largest = {v: [Difference() for _ in original.values] for v in wanted}
-        self.open = {v: _Open(*found) for v, found in held.items() if v in wanted}
-        self._uneven = {v: seen for v, seen in channels.items() if v in wanted}
-        self._times = 1.0
-        self._left = [math.inf]  # unexplained elements before each sample
-        self._opened: Opened | None = None
-
-    def search_jumps(self) -> None:
-        """Sample only values with unexplained elements, with larger perturbations."""
-        self._wanted = [v for v, jumps in self.open.items() if jumps.count]
-        self._nodes, self._times = self._runner.program.cone(self._wanted, self._here), NOISE
-
-    def is_done(self, k: int, is_enough: Callable[[str, list[Difference]], bool] | None) -> bool:
-        """Return whether sample `k` would tell nothing new."""
-        self._left.append(sum(jumps.count for jumps in self.open.values()))
-        if not self._wanted:
-            return True
-        if k >= _SEEDS:
-            is_hopeless = self._stalls(k - _SEEDS, _IN_VAIN, _CONCLUSIVE_COUNT)
-            return is_hopeless or not self._left[-1] or self._stalls(k, _MORE, 0)
-        if not k or is_enough is None or self.open or self._uneven:
-            return False
-        return all(is_enough(v, self._largest[v]) for v in self._wanted)
-
-    def _stalls(self, k: int, samples: int, least: int) -> bool:
-        """Return whether the last samples explained none of at least `least` elements."""
-        return k >= samples and self._left[-1] >= least and self._left[-1] == self._left[-1 - samples]
-
-    def draw(self, k: int, rng: Draws, dtype: str) -> None:
-        """Take a sample. Raises Failed."""
-        is_search = k >= _SEEDS
-        if is_search or not k % 2 or self._opened is None:
-            change = functools.partial(last_bit, rng=rng, dtype=dtype, times=self._times)
-            self._opened = self._runner.open(self._nodes, self._fed, self._wanted, change)
-        # Every second sample of a search feeds unchanged numbers: only rounding behind may have met a breakpoint, not
-        # the inputs.
-        moves = not (is_search and k % 2)
-        for i, known in enumerate(self._original.values):
-            feeds = {r: last_bit(known[r], rng, dtype, self._times) if moves else known[r] for r in self._fed}
-            results = self._opened.run(feeds)
-            for v in self._wanted:
-                self._see(v, i, known[v], results[v], is_search=is_search)
-
-    def _see(self, value: str, case: int, before: Any, after: Any, *, is_search: bool) -> None:
-        if not is_search:
-            found = difference(before, after, coarse=is_coarse(self._original.types[value]))
-            self._largest[value][case] = noisier(self._largest[value][case], found)
-        if value in self.open:
-            self.open[value].see(after, case)
-        elif value in self._uneven:
-            self._uneven[value][case].see(before, after)
-
-    def noise(self) -> dict[str, list[Difference]]:
-        """Return the largest change by value and case, and whether jumps and channels remain unexplained."""
-        largest, types = self._largest, self._original.types
-        for v in (v for v in largest if v in self.open or is_discrete(types[v])):
-            there = self.open[v].left if v in self.open else [True for _ in largest[v]]
-            largest[v] = [replace(d, unseen=some is not None) for d, some in zip(largest[v], there)]
-        for v, seen in self._uneven.items():
-            largest[v] = [replace(d, uneven=far.any) for d, far in zip(largest[v], seen)]
-        return largest
+    def noted(self, noise: Difference) -> Difference:
+        """Return the noise with whether elements are left."""
+        return replace(noise, unseen=self.any)
 
 
 def is_discrete(kind: str) -> bool:
@@ -300,38 +223,91 @@ def are_equal(a: Any, b: Any, share: float) -> Any:
         return (a == b) | (np.abs(a - b) <= share * span)
 
 
-class _Open:
-    """Elements of B that differ from A's and from all samples so far, by case; None if none are left."""
+# -- noise ------------------------------------------------------------------------------------------------
 
-    def __init__(self, mine: Sequence[Any], theirs: Sequence[Any], view: View | None, share: float) -> None:
-        self._mine, self._theirs, self._view, self._share = mine, theirs, view, share
-        self.left: list[Any] = [True for _ in theirs]
-        for i, value in enumerate(mine):
-            self.see(value, i)
+_SEEDS: Final = 4  # samples; weights change in every second only, as each change needs a new session
+_MORE: Final = 16  # samples while searching jumps; the search continues as long as more are explained
+_MAX_PERTURBATIONS: Final = 64  # samples in total; every second one leaves the fed numbers unchanged
+_CONCLUSIVE_COUNT: Final = 64  # unexplained elements; of as many, last bits would have explained some
+_IN_VAIN: Final = 2  # samples after which the previous limit applies
 
-    @property
-    def count(self) -> int:
-        """The number of unexplained elements in all cases."""
-        return sum(int(np.count_nonzero(left)) for left in self.left if left is not None and left is not True)
+Unexplained = Sequence[Jumps | Channels]  # by case
+Enough = Callable[[str, list[Difference]], bool]
 
-    def see(self, sample: Any, case: int) -> None:
-        """Remove the elements explained by a possible value of A."""
-        theirs, left = self._theirs[case], self.left[case]
-        if left is None or not _can_be_viewed(sample, theirs):
-            return
-        sample = sample if self._view is None else self._view(sample, case)
-        if sample.shape != theirs.shape:
-            return
-        left = left & ~are_equal(sample, theirs, self._share)
-        if element_kind(theirs) == "i" and theirs.dtype.itemsize > 2:
-            left = left & ~self._is_near(sample, case)
-        self.left[case] = left if left.any() else None
 
-    def _is_near(self, sample: Any, case: int) -> Any:
-        """Return where large integers moved as far in a sample as B's differ."""
-        theirs = self._theirs[case].astype(np.float64)
-        mine = self._mine[case] if self._view is None else self._view(self._mine[case], case)
-        if mine.shape != theirs.shape:
-            return np.zeros(theirs.shape, bool)
-        apart, moved = np.abs(theirs - mine), np.abs(sample.astype(np.float64) - mine)
-        return (np.abs(mine.astype(np.float64)) >= _MIN_NON_INDEX) & (apart <= NOISE * moved)
+def noise_of(
+    original: Stream,
+    wanted: Sequence[str],
+    cuts: Collection[str],
+    seed: int,
+    dtype: str = "",
+    unexplained: Mapping[str, Unexplained] | None = None,
+    is_enough: Enough | None = None,
+) -> dict[str, list[Difference]]:
+    """Return the noise by value and case. Values with random draws in their pieces are left out.
+
+    cuts: start of pieces, if still in memory; dtype: perturb last bits of a narrower type; unexplained: elements or
+    channels to explain one by one; is_enough: whether the noise of a value suffices, which ends sampling unless
+    something is left to explain.
+    """
+    program = original.runner.program
+    unexplained = {v: cases for v, cases in (unexplained or {}).items() if cases}
+    here = {v for v in cuts if all(v in known for known in original.values)}
+    wanted = [v for v in wanted if program.random.isdisjoint(program.cone([v], here))]
+    nodes = program.cone(wanted, here)
+    if not nodes or any(r not in here for r in program.entries(nodes, here)):
+        return {}
+    largest = {v: [Difference() for _ in original.values] for v in wanted}
+    samples, asked, left = _Samples(original, here, seed, dtype), wanted, list[int]()
+    for k in range(_MAX_PERTURBATIONS):
+        jumps = {v: sum(j.count for j in unexplained.get(v, ()) if isinstance(j, Jumps)) for v in asked}
+        left.append(sum(jumps.values()))
+        if k >= _SEEDS and _is_vain(left):
+            break
+        if k == _SEEDS:
+            asked = [v for v in asked if jumps[v]]
+        if k and is_enough and not unexplained and all(is_enough(v, largest[v]) for v in wanted):
+            break
+        with contextlib.suppress(Failed):  # the model rejects a value one bit larger; noise is unknown
+            for i, known, results in samples.draw(k, asked):
+                for v in asked:
+                    if k < _SEEDS:
+                        found = difference(known[v], results[v], coarse=is_coarse(original.types[v]))
+                        largest[v][i] = noisier(largest[v][i], found)
+                    if v in unexplained:
+                        unexplained[v][i].see(known[v], results[v])
+    for v, noise in largest.items():
+        if v in unexplained:
+            largest[v] = [one.noted(d) for d, one in zip(noise, unexplained[v])]
+        elif is_discrete(original.types[v]):
+            largest[v] = [replace(d, unseen=True) for d in noise]
+    return largest
+
+
+def _is_vain(left: Sequence[int]) -> bool:
+    """Return whether further samples would explain no jump. `left`: unexplained elements before each sample."""
+    if left[-1] >= _CONCLUSIVE_COUNT and len(left) > _SEEDS + _IN_VAIN and left[-1] == left[-1 - _IN_VAIN]:
+        return True
+    return not left[-1] or (len(left) > _MORE and left[-1] == left[-1 - _MORE])
+
+
+class _Samples:
+    """A's values with other last bits: four samples of small changes, then larger changes, in search of jumps."""
+
+    def __init__(self, original: Stream, here: Collection[str], seed: int, dtype: str) -> None:
+        self._original, self._here, self._seed, self._dtype = original, here, seed, dtype
+        self._opened: Opened | None = None
+
+    def draw(self, k: int, wanted: Sequence[str]) -> Iterator[tuple[int, Values, Values]]:
+        """Yield (case, A's values, A's wanted values with other last bits) of sample `k`. Raises Failed."""
+        program, is_search, rng = self._original.runner.program, k >= _SEEDS, Draws(self._seed, k)
+        change = functools.partial(last_bit, rng=rng, dtype=self._dtype, times=NOISE if is_search else 1.0)
+        nodes = program.cone(wanted, self._here)
+        fed = {r: self._original.types[r] for i in nodes for r in program.reads[i] if r in self._here}
+        if is_search or not k % 2 or self._opened is None:
+            self._opened = self._original.runner.open(nodes, fed, wanted, change)
+        # Every second sample of a search feeds unchanged numbers: only rounding behind may have met a breakpoint, not
+        # the inputs.
+        moves = not (is_search and k % 2)
+        for i, known in enumerate(self._original.values):
+            yield i, known, self._opened.run({r: change(known[r]) if moves else known[r] for r in fed})

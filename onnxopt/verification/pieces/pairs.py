@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 from onnx import NodeProto
 
-from onnxopt.proto.messages import attribute_bytes
-from onnxopt.verification.model.decisions import draws, draws_of
-from onnxopt.verification.model.nodes import domain_of, inside, operator_of
+from onnxopt.verification.model.decisions import draws_of
 from onnxopt.verification.model.operators import having
-from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, number_of, same_bytes, since
+from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, number_of
 from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.programs.transforms import name_in_file
 
@@ -44,8 +41,6 @@ class Pairs:
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
         self.int32 = self._int32()
-        self._equal: dict[str, bool] = {}
-        self._same: dict[tuple[int, int], bool] = {}  # by (node of A, node of B)
 
     def _int32(self) -> set[str]:
         """Return the values of B in int32 in place of A's int64; readers of these are not the same in both."""
@@ -70,24 +65,17 @@ class Pairs:
         alike = {operand.result for operand in self.b.skeleton.operands.values()}
         return {i for i, node in enumerate(self.b.nodes) if alike and draws_of(node) and node.output[0] in alike}
 
-    def is_same(self, value: str) -> bool:
-        """Return whether equal nodes make a value of B and A, from operands with equal names and equal constants."""
-        if self.of[value] != value:
-            return False
-        nodes = self.a.maker[value], self.b.maker[value]
-        if nodes not in self._same:
-            self._same[nodes] = self._are_same(*nodes)
-        return self._same[nodes]
+    @functools.cached_property
+    def by_name(self) -> Sameness:
+        """The sameness before any run, with equal names assumed to be equal values."""
+        return Sameness(self, {*self.of, *self.b.given})
 
-    def _are_same(self, j: int, i: int) -> bool:
-        x, y = self.a.nodes[j], self.b.nodes[i]
-        if not self._means_the_same(y):
-            return False
-        if operator_of(x) != operator_of(y) or x.input[:] != y.input[:] or x.output[:] != y.output[:]:
-            return False
-        if self.a.reads[j] != self.b.reads[i] or attribute_bytes(x) != attribute_bytes(y):
-            return False
-        return all(self._is_equal(name) for name in self.b.reads[i])
+    def is_same(self, value: str) -> bool:
+        """Return whether A and B make a value alike from operands with equal names and equal constants."""
+        i, j, b = self.a.maker[self.of[value]], self.b.maker[value], self.b
+        is_known = all(r in self.of or r in b.given or b.is_constant(r) for r in b.reads[j])
+        # A result of narrower integers may overflow.
+        return is_known and self.int32.isdisjoint(b.reads[j]) and self.by_name.make_alike(i, j)
 
     def hands_on(self, value: str) -> bool:
         """Return whether equal nodes move all operands unchanged.
@@ -96,81 +84,33 @@ class Pairs:
         """
         return self.b.nodes[self.b.maker[value]].op_type in _WHOLE and self.is_same(value)
 
-    def _means_the_same(self, node: NodeProto) -> bool:
-        """Return whether a node's operators, including bodies, have the same version and functions in both."""
-        a, b = self.a.skeleton, self.b.skeleton
-        for n in inside([node]):
-            if not self._is_as_old(n):
-                return False
-        return a.functions.texts([node]) == b.functions.texts([node])
-
-    def _is_as_old(self, node: NodeProto) -> bool:
-        """Return whether an operator's definition dates from the same version in both.
-
-        New versions of random operators only added types, and their draws correspond by name.
-        """
-        domain = domain_of(node.domain)
-        x, y = (p.skeleton.versions.get(domain) for p in (self.a, self.b))
-        if x == y or x is None or y is None:
-            return x == y
-        return draws(node) or since(node.op_type, domain, x) == since(node.op_type, domain, y)
-
-    def _is_equal(self, name: str) -> bool:
-        """Return whether a name is computed in both, or an equal constant in both."""
-        a, b = self.a, self.b
-        if name in self.int32:
-            return False
-        constant = a.is_constant(name)
-        if constant != b.is_constant(name):
-            return False
-        if not constant:
-            return (name in a.maker) == (name in b.maker)
-        if name not in self._equal:
-            self._equal[name] = name in a.constants and name in b.constants and self._same_constant(name)
-        return self._equal[name]
-
-    def _same_constant(self, name: str) -> bool:
-        x, y = self.a.constants[name], self.b.constants[name]
-        if x.data_type != y.data_type or x.dims[:] != y.dims[:]:
-            return False
-        places = [self.a.skeleton.place(x), self.b.skeleton.place(y)]
-        if places[0] is not None and places[0] == places[1]:
-            return True
-        if x.data_type == x.STRING:
-            return list(x.string_data) == list(y.string_data)
-        return same_bytes(_bytes(self.a, name), _bytes(self.b, name))
-
-
-def _bytes(program: Program, name: str) -> Any:
-    where = program.skeleton.place(program.constants[name])
-    if where is not None:
-        return np.frombuffer(where.bytes(), np.uint8)
-    return np.ascontiguousarray(program.constant(name)).reshape(-1).view(np.uint8)
-
 
 # -- equality ---------------------------------------------------------------------------------------------
+
+Held = tuple[Mapping[str, Any], Mapping[str, Any]]
+_NOTHING: Final[Held] = ({}, {})
 
 
 class Sameness:
     """Value numbers in two programs. Fed values have A's number in both."""
 
-    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = ()) -> None:
-        """Number values on demand. fed: agreeing values of B; views: fed values with a different layout."""
+    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = (), held: Held = _NOTHING) -> None:
+        """Number values on demand.
+
+        fed: agreeing values of B; views: fed values with a different layout; held: known results of constant nodes of
+        (A, B), treated as constants.
+        """
         self._table: dict[Hashable, int] = {}
         self._pairs = pairs
-        self._fed = frozenset(fed)
-        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
+        self._held = held
+        self._fed = frozenset(fed).union(held[1])
+        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed).union(held[0])
         self._views = views
         self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator: value numbers of operands
         self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator and operands: nodes of B
         imports = pairs.a.skeleton.imports | pairs.b.skeleton.imports
         several = {d for d, n in Counter(domain for domain, _ in imports).items() if n > 1}
         self.a, self.b = (ValueNumbering(p, self._table, several) for p in (pairs.a, pairs.b))
-
-    @classmethod
-    def of_files(cls, pairs: Pairs) -> Sameness:
-        """Return the sameness before any run, with equal names assumed to be equal values."""
-        return cls(pairs, {*pairs.of, *pairs.b.given})
 
     def is_made_alike(self, value: str) -> bool:
         """Return whether a value of B is computed from fed values as in A."""
@@ -182,6 +122,13 @@ class Sameness:
         self.a.number(self._pairs.a.cone([mine], self._fed_of_a), known_of_a)
         self.b.number(self._pairs.b.cone([theirs], self._fed), known_of_b)
         return known_of_a[mine] == known_of_b[theirs]
+
+    def make_alike(self, i: int, j: int) -> bool:
+        """Return whether A's node `i` and B's node `j` make equal results of equal names from fed values."""
+        known_of_a, known_of_b = self._begin()
+        self.a.made([i], known_of_a, self._fed_of_a)
+        self.b.made([j], known_of_b, self._fed)
+        return self.a.found[i] == self.b.found[j]
 
     def changed(self, mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return (nodes of A without equal node in B, nodes of B without equal node in A).
@@ -249,9 +196,13 @@ class Sameness:
         pairs = self._pairs
 
         def of_a(name: str) -> Hashable:
+            if name in self._held[0]:
+                return self.a.elements(self._held[0][name])
             return self.a.constant(name) if pairs.a.is_constant(name) else ("value", name)
 
         def of_b(name: str) -> Hashable:
+            if name in self._held[1]:
+                return self.b.elements(self._held[1][name])
             if pairs.b.is_constant(name):
                 return self.b.constant(name)
             if name not in self._fed or name in self._views:

@@ -53,9 +53,9 @@ _LOST: Final = 2.0**-8  # relative to the range: loss of a kernel in sums
 _ROUNDERS: Final = (2.0**22, 2.0**24)  # range of constants that round a float32 to an integer when added
 _BESIDE: Final = 2.0**-4  # relative distance of numbers nearby, with independent rounding
 _FEW_JUMPS: Final = 2.0**-6  # share of elements that A's rounding may decide
-_SLOW: Final = (WINDOWS - having("global")) | having("recurrent") | {"Col2Im"}
+_SLOW: Final = (WINDOWS - having("global") - {"Conv"}) | having("recurrent") | {"Col2Im"}
 _WORK: Final = 1 << 29  # multiplications by slow operators in the reference evaluator
-_LIGHT: Final = 1 << 22  # elements in the reference evaluator
+_LIGHT: Final = 1 << 24  # elements in the reference evaluator
 _NODES: Final = 100  # nodes in the reference evaluator
 
 _Digest = tuple[int, int]

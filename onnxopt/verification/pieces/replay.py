@@ -13,7 +13,7 @@ from onnx import NodeProto
 from onnxopt.startup.record import record
 from onnxopt.verification.compare import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
 from onnxopt.verification.model.nodes import bodies_of
-from onnxopt.verification.pieces.noise import Channels, Held, View, is_discrete, views
+from onnxopt.verification.pieces.noise import Channels, Jumps, Unexplained, View, is_discrete, views
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.programs.program import Program
@@ -195,22 +195,26 @@ class Replay:
         half = len(wanted) // 2
         return self.run_each(wanted[:half], fed, failed) | self.run_each(wanted[half:], fed, failed)
 
-    def jumping(self, value: str, fed: Collection[str], share: float) -> Held | None:
-        """Return a value's data for element-wise noise if discrete, integer-valued in both, or stepped; else None.
+    def unexplained(self, value: str, fed: Collection[str], share: float, *, uneven: bool = False) -> Unexplained:
+        """Return the elements that differ of a discrete, integer-valued or stepped value, by case; else channels.
 
-        share: tolerance of steps.
+        uneven: return channels; otherwise only elements. Empty if unknown, as operands were released.
         """
-        kind = self.kind(value)
-        discrete, steps = is_discrete(kind), self.are_steps(value)
-        if not discrete and not steps and not all(map(are_integers, self.mine(value))):
-            return None
+        steps = self.are_steps(value)
+        jumps = steps or is_discrete(self.kind(value))
+        if not jumps and not uneven and not all(map(are_integers, self.mine(value))):
+            return []
         try:
             theirs = self.run([value], fed)[value]
-        except (Failed, KeyError):  # operands were released
-            return None
-        if not discrete and not steps and not all(map(are_integers, theirs)):
-            return None
-        return self.against(value), theirs, self.hold(value, theirs, 0.0)[2], share if steps else 0.0
+        except (Failed, KeyError):
+            return []
+        jumps = jumps or all(map(are_integers, (*self.mine(value), *theirs)))
+        view = self.hold(value, theirs, 0.0 if jumps else share)[2]
+        see = [functools.partial(view, case=i) if view is not None else None for i in range(len(theirs))]
+        if jumps:
+            return [Jumps(x, y, share if steps else 0.0, v) for x, y, v in zip(self.against(value), theirs, see)]
+        every = zip(*self._as_narrow(value, theirs), see)
+        return [Channels(x, y, share, v, fine=self.fine) for x, y, v in every] if uneven else []
 
     def are_steps(self, value: str) -> bool:
         """Return whether A computes a value from quantized numbers by moves and scales."""
@@ -279,16 +283,6 @@ class Replay:
     def _may_shake(self, value: str) -> bool:
         """Return whether noise perturbs the type's own last bits. bfloat16 is carried in float32."""
         return bool(self.dtype) or "bfloat16" not in self.kind(value)
-
-    def channels(self, value: str, fed: Collection[str], share: float) -> list[Channels]:
-        """Return B's differing channels by case, in A's layout; [] if unknown."""
-        try:
-            found = self.run([value], fed)[value]
-        except (Failed, KeyError):  # operands were released
-            return []
-        view, (mine, theirs) = self.hold(value, found, share)[2], self._as_narrow(value, found)
-        views = [functools.partial(view, case=i) if view is not None else None for i in range(len(mine))]
-        return [Channels(x, y, share, v, fine=self.fine) for x, y, v in zip(mine, theirs, views)]
 
 
 def _noted(differences: Iterable[Difference], notes: Iterable[str]) -> list[Difference]:

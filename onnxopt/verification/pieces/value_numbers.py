@@ -173,10 +173,12 @@ class ValueNumbering:
     ) -> Hashable:
         """Return the key of an operator applied to operands. `told`: values of attributes."""
         domain, operator = domain_of(node.domain), node.op_type
-        version = since(operator, domain, scope.versions.get(domain, 0)) if domain in self._several else 0
+        # New versions of random operators only add types; equal draws are identified by name.
+        drawn = node.output[0] if draws(node) else ""
+        is_dated = domain in self._several and not drawn
+        version = since(operator, domain, scope.versions.get(domain, 0)) if is_dated else 0
         # The number of outputs may decide their contents.
         parts = len(node.output) if domain or operator == "Split" else 0
-        drawn = node.output[0] if draws(node) else ""  # equal draws are identified by name
         drawn += str(id(self)) if self._functions.of(node) is not None else ""  # a function not inlined is opaque
         if not domain and not told:
             operator, reads = _in_order(operator, reads)

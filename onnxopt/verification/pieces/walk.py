@@ -77,6 +77,8 @@ class Walk:
         self._new: set[str] = set()  # cutpoints from which nothing was run yet
         self.pending: list[str] = []  # undecided candidates, in B's order
         self.blank: list[str] = []  # blank cutpoints, perhaps computed differently
+        # {(value of A, value of B): whether made alike from constant values}.
+        self.folded: dict[tuple[str, str], bool] = {}
         self.pieces = Pieces(largest=1)  # figures
         self.unsettled: list[str] = []  # outputs that are no cutpoints
         self.faults: list[Fault] = []
@@ -359,16 +361,14 @@ class Walk:
         Sampling stops when `times` the noise explains B's differences.
         """
         of, shares = self.pairs.of, {v: path.share for v, path in self._paths(wanted, self.fed).items()}
-        held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, shares[v])) is not None}
-        far = [v for v in wanted if of[v] not in held and any(d.uneven for d in self.latest.get(v, ()))]
-        channels = {of[v]: seen for v in far if (seen := self.replay.channels(v, self.fed, shares[v]))}
+        uneven = {v for v in wanted if any(d.uneven for d in self.latest.get(v, ()))}
+        left = {of[v]: self.replay.unexplained(v, self.fed, shares[v], uneven=v in uneven) for v in wanted}
         differ = {of[v]: self.latest[v] for v in wanted if v in self.latest}
 
         def explains(name: str, noise: list[Difference]) -> bool:
             return name in differ and all(d.explained(n, times) for d, n in zip(differ[name], noise))
 
-        ask = self.fed_of_a, self.seed, self.dtype, held, channels
-        found = noise_of(self.original, [of[v] for v in wanted], *ask, is_enough=explains)
+        found = noise_of(self.original, [of[v] for v in wanted], self.fed_of_a, self.seed, self.dtype, left, explains)
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _is_rounding(self, value: str, noise: Mapping[str, list[Difference]], share: float) -> bool:
