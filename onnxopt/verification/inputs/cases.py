@@ -52,16 +52,17 @@ class Recipe:
 
     def is_bold(self, plan: Plan) -> bool:
         """Return whether the first inputs tried may be rejected by the original."""
+        if self.tame:
+            return False
         ragged = bool(plan.ragged) and (self.other or bool(self.size) or self.values == "extremes")
         apart = (len(plan.symbols) > 1 or plan.stride > 1) and (self.other or self.values == "extremes")
-        return not self.tame and (ragged or apart or self.is_daring(plan))
+        return ragged or apart or self.is_daring(plan)
 
     def is_daring(self, plan: Plan) -> bool:
         """Return whether sequences have a second length, or integer initializers are overridden."""
-        if self.tame:
-            return False
         longer = self.values in ("uniform", "extremes") and any(i.sequence for i in plan.inputs)
-        return longer or (self.override and any(element_kind(v) in "iub" for v in plan.overridable.values()))
+        changed = self.override and any(element_kind(v) in "iub" for v in plan.overridable.values())
+        return not self.tame and (longer or changed)
 
     def amplified(self, plan: Plan) -> bool:
         """Return whether some floats are enlarged to reach operators that cut off large values."""
@@ -159,6 +160,8 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
     return "" if recipe == OWN[0] else "all inputs are given"
 
 
+# Property of an input that asks for values.
+_ASKED: Final = {"wide": "asks", "edges": "asks_edges", "below": "is_levelled", "above": "is_levelled"}
 _LACKING: Final[tuple[tuple[Callable[[Recipe, Plan, Collection[str]], bool], str], ...]] = (
     (lambda r, plan, _: bool(r.size) and not plan.symbols, "the model has no dynamic dims"),
     (lambda r, plan, _: r.single and not plan.batch, "the model has no batch that is dynamic"),
@@ -181,16 +184,8 @@ _LACKING: Final[tuple[tuple[Callable[[Recipe, Plan, Collection[str]], bool], str
         "the model has no two inputs that are one boolean each, or other cases tell all of them apart",
     ),
     (
-        lambda r, plan, given: r.on_one_side and not any(i.is_levelled for i in plan.left(given)),
-        "nothing asks for values that are all on one side",
-    ),
-    (
-        lambda r, plan, given: r.wide and not r.on_one_side and not any(i.asks for i in plan.left(given)),
-        "nothing asks for wide values",
-    ),
-    (
-        lambda r, plan, given: r.values == "edges" and not any(i.asks_edges for i in plan.left(given)),
-        "nothing asks for other wide values",
+        lambda r, plan, given: r.wide and not any(getattr(i, _ASKED[r.values]) for i in plan.left(given)),
+        "nothing asks for values of this kind",
     ),
 )
 
@@ -224,11 +219,13 @@ def sizes(
     tried: list[dict[str, int]] = []
     most = _FIRST if base is None else _room(plan, base)
     alone = dict.fromkeys(filter(plan.is_batch, plan.symbols), 1) if is_heavy and recipe == OWN[1] else {}
-    for choice in _with_rows(plan, recipe, base) if not (is_heavy and recipe == SINGLE) else ():
-        choice = type(choice)(choice | alone)
-        if choice not in tried and (not choice or plan.elements(choice) <= most):
-            tried.append(choice)
-            yield choice
+    rows = _rows(plan, recipe) if base is not None and not recipe.tame else {}
+    for known in _sizes(plan, recipe, base) if not (is_heavy and recipe == SINGLE) else ():
+        ways = [Trial(known | rows), known] if rows else [known]
+        for choice in (type(way)(way | alone) for way in ways):
+            if choice not in tried and (not choice or plan.elements(choice) <= most):
+                tried.append(choice)
+                yield choice
 
 
 def _room(plan: Plan, base: dict[str, int]) -> int:
@@ -236,20 +233,16 @@ def _room(plan: Plan, base: dict[str, int]) -> int:
     return max(_FURTHER, _LARGER * plan.elements(base))
 
 
-def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
-    """Yield sizes, first with more rows for a small model with decisions or Relu.
+def _rows(plan: Plan, recipe: Recipe) -> dict[str, int]:
+    """Return numbers of rows to try first, in a small model with decisions or Relu; empty if no more are needed.
 
     Of few numbers, hardly any lie near a breakpoint, and a channel may be muted in all rows.
     """
-    more = recipe.rows or (recipe.other and (plan.decides or plan.mutes))
-    more = more and base is not None and not recipe.tame
-    rows = plan.rows if more and plan.bytes <= _LITTLE else []
+    if plan.bytes > _LITTLE or not (recipe.rows or (recipe.other and (plan.decides or plan.mutes))):
+        return {}
     most, counts = (_MAX_NUMBERS, (_MOST_ROWS, _ROWS)) if recipe.rows else (0, (_ROWS,))
     count = next((n for n in counts if plan.is_small(n, most)), 0)
-    for choice in _sizes(plan, recipe, base):
-        if rows and count:
-            yield Trial(choice | dict.fromkeys(rows, count))
-        yield choice
+    return dict.fromkeys(plan.rows, count) if count else {}
 
 
 def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
@@ -257,12 +250,12 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         yield from _of_size(plan, recipe, base, recipe.size)
     elif recipe.beyond:
         yield from _beyond(plan, recipe, base, plan.limits[recipe.beyond - 1])
-    elif recipe.longer:
-        yield from _longer(plan, base) if base is not None else ()
-    elif recipe.single:
-        batches = {s: 1 for s in plan.batch if base is not None and base[s] > 1}
-        yield from [base | dict.fromkeys(plan.batch, 1)] if base is not None and batches else []
-    else:
+    elif base is not None and recipe.longer:
+        longer = ({s: n if plan.is_batch(s) else n * factor for s, n in base.items()} for factor in _FACTORS)
+        yield from (c for c in longer if c != base and plan.elements(c) <= _BRIEF)
+    elif base is not None and recipe.single:
+        yield from [base | dict.fromkeys(plan.batch, 1)] if any(base[s] > 1 for s in plan.batch) else []
+    elif not (recipe.longer or recipe.single):
         yield from _others(plan, recipe, base) if recipe.other and base is not None else ()
         yield from _usual(plan, recipe, base)
 
@@ -290,13 +283,6 @@ def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int)
         yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
     if base is not None and plan.batch:
         yield base | dict.fromkeys(plan.batch, limit)
-
-
-def _longer(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
-    for factor in _FACTORS:
-        choice = {s: n if plan.is_batch(s) else n * factor for s, n in base.items()}
-        if choice != base and plan.elements(choice) <= _BRIEF:
-            yield choice
 
 
 def _others(plan: Plan, recipe: Recipe, base: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -335,34 +321,24 @@ def _is_light(plan: Plan, size: int) -> bool:
 
 
 def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial]:
-    """Yield the choice with distinct sizes for dims of equal size, or at least for batches.
+    """Yield the choice with distinct sizes for dims of equal size, or at least for batches, as far as room allows.
 
-    First tried are sizes of 1 more than a multiple of the stride.
+    First tried are sizes of 1 more than a multiple of the stride, except batches.
     """
-    if recipe.tame:
-        return
-    free = [s for s in plan.apart if s in choice]
+    free = [s for s in plan.apart if s in choice] if not recipe.tame else []
     batches = [s for s in free if plan.is_batch(s)]
     tried = [choice]
-    for changing, stride in dict.fromkeys(((tuple(free), plan.stride), (tuple(free), 1), (tuple(batches), 1))):
-        if (found := _own_sizes(plan, choice, changing, stride)) not in tried:
+    for changing, stride in ((free, plan.stride), (free, 1), (batches, 1)):
+        found, used = Trial(choice), {n for s, n in choice.items() if s not in changing}
+        for symbol in changing:
+            step = 1 if symbol in batches else stride
+            size = next(n for n in itertools.count(choice[symbol]) if n not in used and n % step == 1 % step)
+            if plan.elements(found | {symbol: size}) <= _room(plan, choice):
+                found[symbol] = size
+                used.add(size)
+        if found not in tried:
             tried.append(found)
-            yield Trial(found)
-
-
-def _own_sizes(plan: Plan, choice: dict[str, int], changing: Sequence[str], stride: int) -> dict[str, int]:
-    """Return the choice with distinct sizes for the `changing` dims, as far as room allows.
-
-    Sizes except of batches are 1 more than a multiple of `stride`.
-    """
-    found, used = dict(choice), {n for s, n in choice.items() if s not in changing}
-    for symbol in changing:
-        step = 1 if plan.is_batch(symbol) else stride
-        size = next(n for n in itertools.count(choice[symbol]) if n not in used and n % step == 1 % step)
-        if plan.elements(found | {symbol: size}) <= _room(plan, choice):
-            found[symbol] = size
-            used.add(size)
-    return found
+            yield found
 
 
 def _ragged(plan: Plan, recipe: Recipe, choice: dict[str, int], which: int) -> Iterator[Trial]:

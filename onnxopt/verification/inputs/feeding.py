@@ -31,7 +31,6 @@ from onnxopt.worker.serving import Refused
 # -- given data -------------------------------------------------------------------------------------------
 
 _FORMS: Final = "give a folder of NAME.npy or input_0.pb files, a FILE.npz, or NAME=FILE.npy"
-_NUMBERED: Final = r"(input|output)_(\d+)\.pb"
 
 
 @record
@@ -62,17 +61,11 @@ def _in_place(path: Path, model: ModelProto, plan: Plan) -> list[tuple[str, Read
     name = path.resolve().name
     if any(path.glob("input_*.pb")) or any(path.glob("output_*.pb")):
         return [(name, partial(_onnx, path, model, plan))]
-    sets = sorted(path.glob("test_data_set_*"), key=_number)
-    if sets:
+    if sets := sorted(path.glob("test_data_set_*"), key=lambda folder: (len(folder.name), folder.name)):
         return [found for folder in sets for found in _in_place(folder, model, plan)]
     if any(path.rglob("*.npy")):
         return [(name, partial(_from_npy, path, plan))]
     raise UsageError(f"--inputs {path}: there are no .npy and no input_*.pb files in it", _FORMS)
-
-
-def _number(path: Path) -> tuple[int, str]:
-    digits = re.search(r"\d+$", path.name)
-    return int(digits.group()) if digits else -1, path.name
 
 
 # -- numpy files -----------------------------------------------------------------------------------------
@@ -88,10 +81,10 @@ def read_array(name: str, file: Path, plan: Plan) -> Any:
 
 
 def _load(file: Path) -> Any:
-    _require_plain(file)
     try:
+        _require_plain(file)
         return np.load(file, allow_pickle=False)
-    except MemoryError:
+    except (MemoryError, UsageError):
         raise
     except Exception as e:  # a damaged archive raises errors of zipfile and zlib
         raise _unreadable(file, e) from None
@@ -181,26 +174,23 @@ def _onnx(folder: Path, model: ModelProto, plan: Plan) -> Data:
     required = [i for i in model.graph.input if i.name not in initializers]
     inputs = _files(folder, "input")
     given = list(model.graph.input) if len(inputs) > len(required) else required
-    feeds = {}
-    for name, (file, value) in _values(inputs, given).items():
-        feeds[name] = fitting(name, value, plan, file)
-    expected = _values(_files(folder, "output"), list(model.graph.output))
-    return Data(feeds, {name: value for name, (_, value) in expected.items()})
+    feeds = {name: fitting(name, value, plan, file) for name, file, value in _values(inputs, given)}
+    return Data(feeds, {name: value for name, _, value in _values(_files(folder, "output"), model.graph.output)})
 
 
 def _files(folder: Path, kind: str) -> list[Path]:
     """Return `input_0.pb`, `input_1.pb`, … in order. Raises UsageError for a gap."""
-    numbers = {int(m[2]): f for f in folder.iterdir() if (m := re.fullmatch(_NUMBERED, f.name)) and m[1] == kind}
-    for i in range(len(numbers)):
-        if i not in numbers:
-            raise UsageError(f"{folder}: {kind}_{i}.pb is missing", "they are numbered in the order of the graph's")
-    return [numbers[i] for i in range(len(numbers))]
+    count = sum(re.fullmatch(rf"{kind}_\d+\.pb", f.name) is not None for f in folder.iterdir())
+    files = [folder / f"{kind}_{i}.pb" for i in range(count)]
+    if lacking := next((f for f in files if not f.exists()), None):
+        raise UsageError(f"{lacking} is missing", "they are numbered in the order of the graph's")
+    return files
 
 
-def _values(files: list[Path], infos: list[ValueInfoProto]) -> dict[str, tuple[Path, Any]]:
+def _values(files: list[Path], infos: Sequence[ValueInfoProto]) -> list[tuple[str, Path, Any]]:
     if len(files) > len(infos):
         raise UsageError(f"{files[len(infos)]}: the model has only {len(infos)} of these", "is it of another model?")
-    return {info.name: (file, _read(file, info.type)) for file, info in zip(files, infos)}
+    return [(info.name, file, _read(file, info.type)) for file, info in zip(files, infos)]
 
 
 def _read(file: Path, kind: TypeProto) -> Any:
@@ -251,10 +241,10 @@ class Search:
         self.most = most
         self.spent = 0.0
         self.taken = False
-        self._tried = self._alike = self._hopeless = 0
-        self._said = ""
         self.why = f" after {seconds:g} s"
         self.step = _MAX_RETRIED_BYTES  # bytes of inputs in excess of the smallest failed attempt
+        self._said: list[str] = []  # messages of failed attempts
+        self._hopeless = 0
 
     def slow_down(self) -> None:
         """Reduce the budget for a slow engine, which rejects most models rejected by a runtime."""
@@ -276,24 +266,17 @@ class Search:
 
     def fail(self, error: Exception) -> str:
         """Record the error of a failed attempt, and return its message. Ends a search without prospects."""
-        said = reason(error)
-        self._tried += 1
-        self._alike = self._alike + 1 if said == self._said else 1
-        self._said = said
-        if not (self.taken or self.ended) and (self._tried == _TRIED or self._alike == _ENOUGH):
+        self._said.append(reason(error))
+        is_stuck = len(self._said) == _TRIED or (len({*self._said[-_ENOUGH:]}) == 1 and len(self._said) >= _ENOUGH)
+        if not (self.taken or self.ended) and is_stuck:
             self.seconds = min(self.seconds, _SHORT)
             self.why = f" after {self.seconds:g} s"
-
-        if is_starved(error):  # further sizes are larger, and further cases as large
-            self._end("")
         self._hopeless += is_about_types(error)
-        if self._hopeless == _ENOUGH:
-            self._end(", as sizes do not matter to it")
-        return said
-
-    def _end(self, why: str) -> None:
-        """End the search. `why`: suffix of the message."""
-        self.spent, self.why = self.seconds + 1, why
+        if is_starved(error):  # further sizes are larger, and further cases as large
+            self.spent, self.why = self.seconds + 1, ""
+        elif self._hopeless == _ENOUGH:
+            self.spent, self.why = self.seconds + 1, ", as sizes do not matter to it"
+        return self._said[-1]
 
 
 def feed(

@@ -126,7 +126,6 @@ class Plan:
     bytes: int = 0  # of weights
     nodes: int = 0  # in the main graph
     addends: frozenset[str] = frozenset()  # symbols in sums of output dims
-    batches: frozenset[str] = frozenset()  # symbols that occur only as first dims of inputs
     demanded: dict[str, int] = field(default_factory=dict)  # sizes required by weights
     traced: dict[str, int] = field(default_factory=dict)  # sizes that tracing left in place of dims
     baked: list[int] = field(default_factory=list)  # sizes present in the graph
@@ -192,12 +191,15 @@ class Plan:
         return [s for s in self.symbols if self.is_batch(s)]
 
     @property
+    def batches(self) -> list[str]:
+        """The symbols that occur only as first dims of inputs."""
+        inner = {d for i in self.inputs for d in (i.shape[1:] or i.shape)}
+        return [s for s in self.symbols if s not in inner]
+
+    @property
     def rows(self) -> list[str]:
         """The batch; without one, symbols that occur only as first dims."""
-        shapes = [i.shape for i in self.inputs]
-        inner = {d for shape in shapes for d in (shape[1:] or shape)}
-        first = {shape[0] for shape in shapes if shape} - inner - self.demanded.keys()
-        return self.batch or [s for s in self.symbols if s in first]
+        return self.batch or [s for s in self.batches if s not in self.demanded]
 
     @property
     def apart(self) -> list[str]:
@@ -213,15 +215,11 @@ class Plan:
         followed: uses of the second model's inputs, if known; rows: by input, indices of differing table rows.
         """
         followed = followed or Uses(other.graph, other.functions)
-        found, numbers = followed.found, followed.compared()
-        inputs = [i.meeting(found[i.name]) if i.name in found else i for i in self.inputs]
-        more = {i.name: numbers.get(i.name, ()) for i in inputs if i._takes_others}
-        inputs = [
-            replace(
-                i, compared=tuple(dict.fromkeys((*i.compared, *more.get(i.name, ()), *(rows or {}).get(i.name, ()))))
-            )
-            for i in inputs
-        ]
+        numbers = followed.compared()
+        inputs = [i.meeting(followed.found[i.name]) if i.name in followed.found else i for i in self.inputs]
+        for k, i in enumerate(inputs):
+            more = (*(numbers.get(i.name, ()) if i._takes_others else ()), *(rows or {}).get(i.name, ()))
+            inputs[k] = replace(i, compared=tuple(dict.fromkeys((*i.compared, *more))))
         cuts = self.cuts or not CUTTING.isdisjoint(operator_names(other.graph.node))
         return replace(self, inputs=inputs, cuts=cuts)
 
@@ -251,32 +249,25 @@ class Plan:
         return plan
 
     def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
-        """Yield sizes like those of given inputs, then further sizes, and sums of two."""
-        like = self._like(shapes)
+        """Yield sizes of given inputs at the same position, then further sizes, and sums of two."""
+        like: dict[str, int] = {}
+        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
+            near = [s[k] for s in shapes if len(s) == rank] or [s[0] for s in shapes if not k] or [2]
+            if isinstance(symbol, str):
+                like.setdefault(symbol, near[0])
         yield like
         sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
         sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
         free = [s for s in like if s not in self.batches and not self.is_batch(s)]
         composite = self._composite(free)
         for changed in (composite, free) if 0 < len(composite) < len(free) else (free,):
-            for size in sizes:
-                yield like | dict.fromkeys(changed, size)
-
-    def _like(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """Return the sizes of given inputs at the same position."""
-        like: dict[str, int] = {}
-        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
-            near = [s[k] for s in shapes if len(s) == rank] or [s[0] for s in shapes if not k] or [2]
-            if isinstance(symbol, str):
-                like.setdefault(symbol, near[0])
-        return like
+            yield from (like | dict.fromkeys(changed, size) for size in sizes)
 
     def fix(self, dims: dict[str, int]) -> None:
         """Fix sizes of dynamic dims."""
         self.fixed = self.fixed | dims
-        self.inputs = [
-            replace(i, shape=tuple(dims.get(d, d) if isinstance(d, str) else d for d in i.shape)) for i in self.inputs
-        ]
+        for k, i in enumerate(self.inputs):
+            self.inputs[k] = replace(i, shape=tuple(dims.get(d, d) if isinstance(d, str) else d for d in i.shape))
 
     def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Yield sizes of the dynamic dims, likely ones first; a single empty choice for a static model."""

@@ -21,7 +21,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, missing
 from onnxopt.verification.inputs.feeding import Data, Read, read_array
 from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
-from onnxopt.verification.inputs.sizes import baked, batches, demanded, strides, sums
+from onnxopt.verification.inputs.sizes import baked, demanded, strides, sums
 from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
 from onnxopt.verification.model.decisions import (
@@ -145,8 +145,7 @@ def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[Tens
 
 
 def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
-    plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
-    plan.stride = strides(graph)
+    plan.addends, plan.baked, plan.stride = sums(graph), baked(graph), strides(graph)
     plan.demanded, plan.traced = demanded(graph, {i.name: i.shape for i in plan.inputs}, functions)
     if windows:
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]

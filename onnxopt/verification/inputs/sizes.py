@@ -53,13 +53,6 @@ def sums(graph: GraphProto) -> frozenset[str]:
     return frozenset(found)
 
 
-def batches(graph: GraphProto) -> frozenset[str]:
-    """Return the symbols that occur only as first dims of inputs."""
-    shapes = [_dims(i) for i in graph.input]
-    first = {s[0] for s in shapes if len(s) > 1}
-    return frozenset(first - {d for s in shapes for d in (s[1:] if len(s) > 1 else s)} - {""})
-
-
 def tensors(graph: GraphProto) -> dict[str, TensorProto]:
     """Return the initializers and Constants of a graph."""
     return {t.name: t for t in graph.initializer} | dict(constants(graph.node))

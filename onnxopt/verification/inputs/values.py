@@ -15,7 +15,7 @@ from onnxopt.startup.record import record
 from onnxopt.verification.inputs.cases import Recipe, turned_flags
 from onnxopt.verification.inputs.plan import LARGE_SIZE, InputSpec, Plan
 from onnxopt.verification.inputs.uses import INDEX, SIZE
-from onnxopt.verification.rounding import Draws, is_float
+from onnxopt.verification.rounding import Draws
 
 # -- wide numbers, and numbers around breakpoints ---------------------------------------------------------
 
@@ -34,18 +34,10 @@ _CLOSE: Final = 0.875  # of elements near a breakpoint, or extremely close
 _NEXT: Final = 2.0**-13  # relative; closer than a narrower type can distinguish
 
 
-def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, dtype: Any) -> Any:
-    """Return values of an input. `turn`: a single number lies above all breakpoints (0) or below (1)."""
-    if is_float_type(dtype):
-        return _wide_floats(i, shape, rng, turn, mode).astype(dtype)
-    limits = of(dtype)
-    return np.asarray(np.clip(_wide_integers(i, shape, rng, turn, mode, limits), limits.low, limits.high)).astype(dtype)
-
-
 def beside(i: InputSpec, shape: Sequence[int], rng: Draws, mode: str, *, above: bool) -> Any:
     """Return floats all above, or below, every breakpoint."""
     met = [e for e in i.use.edges if math.isfinite(e) and abs(e) < _largest(i.kind)]
-    distance = np.abs(amplified(rng.normal(shape).astype(BY_NAME[i.kind].dtype), rng, mode))
+    distance = np.abs(amplified(rng.normal(shape).astype(_dtype(i.kind)), rng, mode))
     return max(met, default=0.0) + distance if above else min(met, default=0.0) - distance
 
 
@@ -72,8 +64,10 @@ def amplified(values: Any, rng: Draws, mode: str) -> Any:
 
 
 def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str) -> Any:
-    base = amplified(rng.normal(shape).astype(BY_NAME[i.kind].dtype), rng, mode)
-    met = _breakpoints(i, i.use.whole if mode == "wide" and not turn else ())
+    """Return floats around breakpoints. `turn`: a single number lies above all of them (0) or below (1)."""
+    base = amplified(rng.normal(shape).astype(_dtype(i.kind)), rng, mode)
+    more = i.use.whole if mode == "wide" and not turn else ()
+    met = [e for e in (*i.use.edges, *more) if not math.isfinite(e) or abs(e) < _largest(i.kind)]
     if not met:
         return base
     # Exact breakpoints get a separate case: noise of last bits explains any difference at a breakpoint.
@@ -90,16 +84,12 @@ def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode
     return np.where((rank >= _NEAR_SHARE) & (rank < _CLOSE), covering(close, shape, rng), found)
 
 
-def _breakpoints(i: InputSpec, more: Sequence[float]) -> list[float]:
-    """Return the breakpoints of an input, and `more`, in the range of the type."""
-    return [e for e in (*i.use.edges, *more) if not math.isfinite(e) or abs(e) < _largest(i.kind)]
-
-
 def _largest(kind: str) -> float:
     return min(1e30 if BY_NAME[kind].high > 1e30 else 1e3, BY_NAME[kind].high)
 
 
 def _wide_integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, limits: Any) -> Any:
+    """Return integers of all magnitudes, and around breakpoints. `turn`: see `_wide_floats`."""
     met = [round(e) for e in i.use.edges if abs(e) < _MAX_INTEGER]
     around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.low <= n <= limits.high})
     single = math.prod(shape) == 1
@@ -108,7 +98,10 @@ def _wide_integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mo
         return np.full(shape, 0 if turn else high) if single else rng.integers(1, high + 1, shape)
     if i.use.role == INDEX:
         return _indices(i, shape, rng, turn, mode, around)
-    most = _magnitude(i, mode, limits)
+    # Squares do not overflow, and are exact where floats are needed.
+    most = math.isqrt(int(limits.high))
+    if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear):
+        most = min(most, _FLOATING)
     sign = -1 if limits.low else 1
     origin = round(i.use.origin) if abs(i.use.origin) < _MAX_INTEGER else 0
     if single:
@@ -118,12 +111,6 @@ def _wide_integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mo
     sizes = np.trunc(np.exp(spread(shape, rng) * math.log(most + 1)))
     sizes[sizes == sizes.max(initial=0)] = most
     return _among(around, origin + np.where(spread(shape, rng) < 0.5, sizes, sign * sizes), rng)
-
-
-def _magnitude(i: InputSpec, mode: str, limits: Any) -> int:
-    """Return the largest magnitude of integers: squares do not overflow, and are exact where floats are needed."""
-    most = math.isqrt(int(limits.high))
-    return min(most, _FLOATING) if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear) else most
 
 
 def _among(around: Sequence[int], numbers: Any, rng: Draws) -> Any:
@@ -184,7 +171,7 @@ class InputMaker:
         mode: range of integers; daring: use longer sequences, and override integers.
         """
         rng = Draws(self.seed, _STREAMS.get(recipe.values, 0))
-        most = longest(self.plan, dims, mode)
+        most = _longest(self.plan, dims, mode)
         case = Case(recipe.name, dims)
         turned = turned_flags(recipe, self.plan, self.given) if recipe.flags else ()
         for i in self.plan.inputs:
@@ -194,8 +181,9 @@ class InputMaker:
             if i.why:
                 raise Unsupported(i.why)
             shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
-            if most is not None and says_lengths(i):
-                case.feeds[i.name] = uneven(shape, most).astype(_dtype(i.kind))
+            if most is not None and says_lengths(i):  # in descending order
+                lengths = np.maximum(1, most - np.arange(math.prod(shape)) * max(1, most // _STEP))
+                case.feeds[i.name] = lengths.reshape(shape).astype(_dtype(i.kind))
                 continue
             spec = _bounded(i, dims)
             values = [_drawn(spec, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
@@ -234,19 +222,15 @@ _BYTES: Final = {t.name: (int(t.low), int(t.high) + 1) for t in TYPES if t.kind 
 
 
 def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str) -> Any:
-    if i.kind == "string":
-        return covering([*i.use.words, "a", "b", "text"], shape, rng)
     if i.kind == "bool":
         return rng.flags(shape) if math.prod(shape) != 1 else np.full(shape, variant % 2 == 0)
-    dtype = _dtype(i.kind)
     if i.use.mask and i.is_mask and mode == "bounded":  # a single number cannot be padded
-        return _mask(shape, "right" if variant else "ones").astype(dtype)
-    if element_kind(dtype) in "iu":
-        return _integers(i, shape, rng, variant, mode).astype(dtype)
+        return _mask(shape, "right" if variant else "ones")
+    if element_kind(_dtype(i.kind)) in "iu":
+        return _integers(i, shape, rng, variant, mode)
     if i.use.size:
-        return rng.integers(1, 2 * _SMALL_SIZE >> variant, shape).astype(dtype)
-    data = rng.normal(shape) if variant == 0 else 2 * spread(shape, rng) - 1
-    return np.asarray(data).astype(dtype)
+        return rng.integers(1, 2 * _SMALL_SIZE >> variant, shape)
+    return rng.normal(shape) if variant == 0 else 2 * spread(shape, rng) - 1
 
 
 def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str) -> Any:
@@ -280,52 +264,47 @@ def _bounded(i: InputSpec, dims: Mapping[str, int]) -> InputSpec:
 def _drawn(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
     """Return the tensor of an input, in any mode."""
     is_known = mode == KNOWN
+    if i.kind == "string":
+        return covering(_texts(i.use.words if is_known else (), i, recipe), shape, rng)
     if is_known:
         mode = "near" if recipe.wide else "bounded"
-    make = _known if is_known and i.kind == "string" and i.use.words else _filled
-    value = make(i, shape, rng, recipe, "bounded" if mode in AXES else mode)
+    value = np.asarray(_filled(i, shape, rng, recipe, "bounded" if mode in AXES else mode))
+    value = value.astype(_dtype(i.kind), copy=False)
     return np.asarray(np.clip(value, *BY_NAME["int32"].integers)) if i.int32 else value
 
 
+def _texts(known: Sequence[str], i: InputSpec, recipe: Recipe) -> Sequence[str]:
+    if known:
+        return {"ones": known[:1], "zeros": known[-1:]}.get(recipe.values, known)
+    strings = {"ones": ["a"], "zeros": [""], "extremes": ["", "text" * 50]}
+    return strings.get(recipe.values, [*i.use.words, "a", "b", "text"])
+
+
 def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
-    """Return the tensor of an input in a recipe."""
-    if recipe.on_one_side and i.is_levelled:
-        return beside(i, shape, rng, mode, above=recipe.values == "above").astype(_dtype(i.kind))
-    if recipe.wide and _takes_wide(i) and not recipe.on_one_side:
-        return wide(i, shape, rng, int(recipe.values == "edges"), mode, _dtype(i.kind))
-    if recipe.on_one_side or recipe.wide:
-        return _tensor(i, shape, rng, 0, "bounded")
-    if i.is_mask and (recipe.mask or not recipe.drawn):
-        return _mask(shape, recipe.mask or "ones").astype(_dtype(i.kind))
-    if recipe.drawn:
-        values = _tensor(i, shape, rng, int(recipe.values == "uniform"), "bounded" if mode in WIDE else mode)
-        return amplified(values, rng, mode) if mode in WIDE and is_float(values) else values
-    if i.kind == "string":
-        return covering(_STRINGS[recipe.values], shape, rng)
-    return _constant(i, shape, rng, recipe, mode)
-
-
-def _takes_wide(i: InputSpec) -> bool:
-    return not i.is_mask and i.kind != "string" and (i.asks or i.kind.startswith("float"))
-
-
-def _constant(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
-    """Return zeros, ones or extremes."""
+    """Return the numbers of an input in a recipe."""
     dtype = _dtype(i.kind)
+    if recipe.on_one_side and i.is_levelled:
+        return beside(i, shape, rng, mode, above=recipe.values == "above")
+    if recipe.wide and not recipe.on_one_side and not i.is_mask and (i.asks or i.kind.startswith("float")):
+        turn = int(recipe.values == "edges")
+        if is_float_type(dtype):
+            return _wide_floats(i, shape, rng, turn, mode)
+        limits = of(dtype)
+        return np.clip(_wide_integers(i, shape, rng, turn, mode, limits), limits.low, limits.high)
+    if i.is_mask and not recipe.wide and (recipe.mask or not recipe.drawn):
+        return _mask(shape, recipe.mask or "ones")
+    if recipe.wide or recipe.drawn:
+        is_amplified = mode in WIDE and not recipe.wide and is_float_type(dtype)
+        values = _tensor(
+            i, shape, rng, int(recipe.values == "uniform"), "bounded" if recipe.wide or mode in WIDE else mode
+        )
+        return amplified(np.asarray(values).astype(dtype), rng, mode) if is_amplified else values
     if element_kind(dtype) in "iu" and mode != "bounded":
-        return _integers(i, shape, rng, 0, mode).astype(dtype)
+        return _integers(i, shape, rng, 0, mode)
     if recipe.values == "extremes":
-        return covering(_extremes(i, dtype), shape, rng).astype(dtype)
+        return covering(_extremes(i, dtype), shape, rng)
     one = min(1, i.bound - 1) if i.bound else 1
-    return np.full(shape, one if recipe.values == "ones" else 0).astype(dtype)
-
-
-def _known(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
-    words = i.use.words
-    return covering({"ones": words[:1], "zeros": words[-1:]}.get(recipe.values, words), shape, rng)
-
-
-_STRINGS: Final = {"ones": ["a"], "zeros": [""], "extremes": ["", "text" * 50]}
+    return np.full(shape, one if recipe.values == "ones" else 0)
 
 
 def _extremes(i: InputSpec, dtype: Any) -> Any:
@@ -374,15 +353,10 @@ def says_lengths(i: InputSpec) -> bool:
     return i.kind in _LENGTHS and len(i.shape) < 2 and not (i.sequence or i.bound or i.compared or i.is_mask)
 
 
-def longest(plan: Plan, dims: Mapping[str, int], mode: str) -> int | None:
+def _longest(plan: Plan, dims: Mapping[str, int], mode: str) -> int | None:
     """Return the size of the sequence axis in the first batched float input; None in modes without lengths."""
     if mode not in AXES:
         return None
     shapes = [i.shape for i in plan.inputs if i.kind.startswith("float") and len(i.shape) > 1]
     size = shapes[0][AXES[mode]] if shapes else None
     return dims.get(size) if isinstance(size, str) else size
-
-
-def uneven(shape: Sequence[int], most: int) -> Any:
-    """Return lengths in descending order, all at least 1."""
-    return np.maximum(1, most - np.arange(math.prod(shape)) * max(1, most // _STEP)).reshape(shape)
