@@ -11,7 +11,6 @@ from onnx import parser
 from onnxopt.proto.messages import tensor_to_array
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.inputs.sizes import baked
 from onnxopt.verification.model.nodes import constants
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
@@ -43,7 +42,7 @@ def test_constant_nodes_give_breakpoints_and_shapes() -> None:
     plan = make_plan(model)
     assert [i.use.edges for i in plan.inputs] == [(2.0,), (7.0,)]
     assert 7 in plan.inputs[1].compared
-    assert baked(model.graph) == [2, 3]
+    assert plan.baked == [2, 3]
 
 
 @pytest.mark.parametrize("options", [None, VerifyOptions(cases=("all",))])

@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper, parser
 
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.inputs.sizes import Limits, Side, demanded, other_rows, other_sizes
+from onnxopt.verification.inputs.sizes import Limits, Side, Sizes, other_rows, other_sizes
 from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Uses
 from onnxopt.verification.model.decisions import Deciding
 from onnxopt.verification.model.skeleton import Skeleton
@@ -32,11 +32,11 @@ def test_the_role_of_an_input_is_found_inside_functions() -> None:
 
 def test_compared_numbers_behind_an_offset() -> None:
     added, taken = (f"t = {op} (x, one) y = Equal (t, seven)" for op in ("Add", "Sub"))
-    assert Uses(model("int64 x", added).graph).compared() == {"x": (6, 5)}
-    assert Uses(model("int64 x", taken).graph).compared() == {"x": (8, 7)}
-    assert Uses(model("int64 x", "t = Sub (one, x) y = Equal (t, seven)").graph).compared() == {}
+    assert Uses(model("int64 x", added).graph).found["x"].decisive == (6, 5)
+    assert Uses(model("int64 x", taken).graph).found["x"].decisive == (8, 7)
+    assert Uses(model("int64 x", "t = Sub (one, x) y = Equal (t, seven)").graph).found["x"].decisive == ()
     guessed = model("int64 x, int64 z", "t = Add (x, z) y = Equal (t, seven)")
-    assert Uses(guessed.graph).compared() == {}, "another number is added, which may be any"
+    assert Uses(guessed.graph).found["x"].decisive == (), "another number is added, which may be any"
 
 
 def test_the_role_of_an_input_is_found_in_both_branches() -> None:
@@ -50,8 +50,8 @@ def test_the_role_of_an_input_is_found_in_both_branches() -> None:
 def test_a_branch_that_may_not_run_demands_no_size() -> None:
     text = """y = If (c) <then_branch = t () => (p) { p = Reshape (x, three) },
         else_branch = e () => (q) { q = Neg (x) }>"""
-    assert demanded(model("float[n] x, bool c", text).graph, {"x": ("n",)})[0] == {}
-    assert demanded(model("float[n] x", "y = Reshape (x, three)").graph, {"x": ("n",)})[0] == {"n": 3}
+    assert Sizes(model("float[n] x, bool c", text).graph, {"x": ("n",)}).required == {}
+    assert Sizes(model("float[n] x", "y = Reshape (x, three)").graph, {"x": ("n",)}).required == {"n": 3}
 
 
 def test_decisions_are_found_in_nodes_of_any_order() -> None:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxopt.verification import Verifier, VerifyOptions, verify
-from onnxopt.verification.inputs.sizes import strides
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.worker.process import VERIFYING
 from tests.samples import parsed
 
@@ -109,4 +109,4 @@ def test_a_model_of_even_sizes_gets_distinct_even_sizes(tmp_path: Path) -> None:
 def test_a_stride_is_a_small_common_multiple_of_steps(steps: tuple[int, ...], stride: int) -> None:
     nodes = [f"k{i} = Constant <value_ints = [{n}]> () y{i} = Slice (x, k, k, k, k{i})" for i, n in enumerate(steps)]
     text = f"g (float[n] x, int64[1] k) => (float[n] y) {{ {' '.join(nodes)} y = Slice (x, k, k) }}"
-    assert strides(parsed(text).graph) == stride
+    assert make_plan(parsed(text)).stride == stride

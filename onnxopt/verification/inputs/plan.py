@@ -215,10 +215,10 @@ class Plan:
         followed: uses of the second model's inputs, if known; rows: by input, indices of differing table rows.
         """
         followed = followed or Uses(other.graph, other.functions)
-        numbers = followed.compared()
         inputs = [i.meeting(followed.found[i.name]) if i.name in followed.found else i for i in self.inputs]
         for k, i in enumerate(inputs):
-            more = (*(numbers.get(i.name, ()) if i._takes_others else ()), *(rows or {}).get(i.name, ()))
+            theirs = followed.found[i.name].decisive if i._takes_others else ()
+            more = (*theirs, *(rows or {}).get(i.name, ()))
             inputs[k] = replace(i, compared=tuple(dict.fromkeys((*i.compared, *more))))
         cuts = self.cuts or not CUTTING.isdisjoint(operator_names(other.graph.node))
         return replace(self, inputs=inputs, cuts=cuts)

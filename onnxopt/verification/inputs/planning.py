@@ -6,7 +6,6 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +20,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, missing
 from onnxopt.verification.inputs.feeding import Data, Read, read_array
 from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
-from onnxopt.verification.inputs.sizes import baked, demanded, strides, sums
+from onnxopt.verification.inputs.sizes import Sizes, sums
 from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
 from onnxopt.verification.model.decisions import (
@@ -135,18 +134,18 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
 
 
 def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[TensorProto], Any] | None) -> None:
-    graph, found, numbers = uses.graph, uses.found, uses.compared()
+    graph = uses.graph
     initializers = {t.name: t for t in graph.initializer}
-    specs = (_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers)
-    plan.inputs = [replace(i, compared=numbers[i.name]) if i.name in numbers and "int" in i.kind else i for i in specs]
+    plan.inputs = [_spec(i.name, i.type, uses.found) for i in graph.input if i.name not in initializers]
     if proto.ir_version >= 4:  # before, every initializer had to be listed as an input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
 
 
 def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
-    plan.addends, plan.baked, plan.stride = sums(graph), baked(graph), strides(graph)
-    plan.demanded, plan.traced = demanded(graph, {i.name: i.shape for i in plan.inputs}, functions)
+    found = Sizes(graph, {i.name: i.shape for i in plan.inputs}, functions)
+    plan.addends, plan.demanded, plan.traced = sums(graph), found.required, found.traced
+    plan.baked, plan.stride = found.baked, found.stride
     if windows:
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
         shapes = {i.name: i.shape for i in plan.inputs if not i.why}
@@ -174,7 +173,8 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
     if known is None or known.kind == "c":
         return InputSpec(name, "", why=f"input `{name}` is {'complex' if known else 'of unknown type'}")
     use = found.get(name, NO_USE)
-    return InputSpec(name, known.name, shape, bound=use.bound if known.kind in "iu" else None, use=use)
+    bound, compared = (use.bound, use.decisive) if known.kind in "iu" else (None, ())
+    return InputSpec(name, known.name, shape, bound=bound, use=use, compared=compared)
 
 
 # -- the optimizer's own cases ----------------------------------------------------------------------------

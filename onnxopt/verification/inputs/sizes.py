@@ -17,7 +17,7 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.uses import Uses
 from onnxopt.verification.model.calls import MAX_SIZES, UNKNOWN, Call, Known, Shape
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import constants, int_of, numbers, operator_names, read
+from onnxopt.verification.model.nodes import int_of, numbers, operator_names, read
 from onnxopt.verification.model.operators import (
     AFFINE,
     DATA,
@@ -53,90 +53,76 @@ def sums(graph: GraphProto) -> frozenset[str]:
     return frozenset(found)
 
 
-def tensors(graph: GraphProto) -> dict[str, TensorProto]:
-    """Return the initializers and Constants of a graph."""
-    return {t.name: t for t in graph.initializer} | dict(constants(graph.node))
-
-
-def baked(graph: GraphProto) -> list[int]:
-    """Return sizes left by tracing, frequent first.
-
-    Sources: lengths of unrolled loops, and numbers in Reshape and Expand targets.
-    """
-    known = tensors(graph)
-    targets = dict.fromkeys(n.input[1] for n in graph.node if n.op_type in _TARGETS and len(n.input) > 1)
-    for node in graph.node:
-        if node.op_type == "Concat" and not targets.keys().isdisjoint(node.output):
-            targets.update(dict.fromkeys(node.input))
-    numbers = Counter(n for name in targets if name in known for n in integers_of(known[name]))
-    found = dict.fromkeys(n for counter in (_unrolled(graph, known), numbers) for n, _ in counter.most_common())
-    return [n for n in found if 1 < n <= 1 << 16][:MAX_SIZES]
-
-
-def strides(graph: GraphProto) -> int:
-    """Return the least common multiple of the steps of all Slices; 1 if none, or large.
-
-    With a multiple plus 1 elements, the last element is taken, which distinguishes the end from any earlier end.
-    """
-    known = tensors(graph)
-    names = {n.input[4] for n in graph.node if n.op_type == "Slice" and len(n.input) > 4}
-    steps = {abs(n) for name in names if name in known for n in integers_of(known[name])}
-    found = math.lcm(*(steps - {0}))
-    return found if found <= _LONGEST_STEP else 1
-
-
-def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counter[int]:
-    """Return counts of elements taken individually from a value, by Gathers at 0, 1, 2, …."""
-    taken: dict[str, set[int]] = {}
-    for node in graph.node:
-        if node.op_type == "Gather" and len(node.input) == 2 and node.input[1] in constants:
-            taken.setdefault(node.input[0], set()).update(integers_of(constants[node.input[1]]))
-    return Counter(len(places) for places in taken.values() if len(places) == max(places, default=-1) + 1)
-
-
-def demanded(
-    graph: GraphProto, given: Mapping[str, Sequence[int | str]], functions: Iterable[FunctionProto] = ()
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return sizes of symbols required by weights and constant Reshape targets: channels of a Conv, rows of a matrix;
-    and sizes that tracing left at the place of a symbol, beside computed ones, in a target of the same rank.
+class Sizes(Shapes):
+    """Forward analysis of shapes that collects the sizes that a model requires, and those that tracing left.
 
     given: shapes of inputs.
     """
-    found = _Demands(functions)
-    found.facts.update((name, Known(tuple(shape))) for name, shape in given.items())
-    found.given = given.keys()
-    found.walk(graph)
-    return found.sizes, {symbol: size for symbol, size in found.traced.items() if symbol not in found.sizes}
 
-
-class _Demands(Shapes):
-    """Forward analysis of shapes that collects required `sizes`."""
-
-    def __init__(self, functions: Iterable[FunctionProto]) -> None:
+    def __init__(
+        self, graph: GraphProto, given: Mapping[str, Sequence[int | str]], functions: Iterable[FunctionProto] = ()
+    ) -> None:
         super().__init__(functions)
-        self.sizes: dict[str, int] = {}
-        self.traced: dict[str, int] = {}
+        # By symbol: required by weights (channels of a Conv, rows of a matrix) and Reshape targets.
+        self.required: dict[str, int] = {}
+        self._traced: dict[str, int] = {}
+        self._targets: Counter[int] = Counter()
+        self._steps: set[int] = set()
+        self._taken: dict[str, set[int]] = {}  # {value: positions taken by Gathers}
+        self.facts.update((name, Known(tuple(shape))) for name, shape in given.items())
+        self.given = given.keys()
+        self.walk(graph)
+
+    @property
+    def traced(self) -> dict[str, int]:
+        """Sizes at the place of a symbol, beside computed ones, in a Reshape target of the same rank."""
+        return {symbol: size for symbol, size in self._traced.items() if symbol not in self.required}
+
+    @property
+    def baked(self) -> list[int]:
+        """Lengths of unrolled loops, and numbers in targets of Reshape and Expand, frequent first."""
+        # An unrolled loop takes elements individually, at 0, 1, 2, ….
+        unrolled = Counter(len(at) for at in self._taken.values() if len(at) == max(at, default=-1) + 1)
+        found = dict.fromkeys(n for counter in (unrolled, self._targets) for n, _ in counter.most_common())
+        return [n for n in found if 1 < n <= 1 << 16][:MAX_SIZES]
+
+    @property
+    def stride(self) -> int:
+        """The least common multiple of the steps of all Slices; 1 if none, or large.
+
+        With a multiple plus 1 elements, the last element is taken, which distinguishes the end from any earlier end.
+        """
+        found = math.lcm(*(self._steps - {0}))
+        return found if found <= _LONGEST_STEP else 1
 
     def _bodies(
         self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[Known | None]
     ) -> Sequence[Known | None]:
         """Ignore requirements in bodies, which may not run."""
-        asked, self.sizes = self.sizes, {}
+        asked, self.required = self.required, {}
         found = super()._bodies(node, bodies, reads)
-        self.sizes = asked
+        self.required = asked
         return found
 
     def see(self, call: Call) -> None:
-        node, dims = call.node, call.shapes[0] or ()
-        target = call.elements[1] or () if node.op_type == "Reshape" and len(node.input) > 1 else ()
+        node = call.node
         if node.op_type in WEIGHTS:
             self._ask(node, call.shapes)
-        elif len(dims) == len(target):
-            pairs = [(d, n if isinstance(n, int) else 0) for d, n in zip(dims, target)]
-            required = all(n > 0 and (isinstance(d, str) or d == n) for d, n in pairs)
-            found = self.sizes if required else self.traced
+        elif node.op_type == "Slice":
+            self._steps.update(map(abs, call.integers(4, "steps") or ()))
+        elif node.op_type == "Gather":
+            self._taken.setdefault(node.input[0], set()).update(self.integers(node.input[1]) or ())
+        elif node.op_type == "Concat":  # perhaps of a target
+            self._targets.update(n for name in node.input for n in self.integers(name) or ())
+        elif node.op_type in _TARGETS and len(node.input) > 1:
+            target = [n if isinstance(n, int) and n > 0 else 0 for n in call.elements[1] or ()]
+            self._targets.update(target)
+            dims = call.shapes[0] if node.op_type == "Reshape" else ()
+            pairs = list(zip(dims or (), target)) if len(dims or ()) == len(target) else []
+            required = all(n and (isinstance(d, str) or d == n) for d, n in pairs)
+            found = self.required if required else self._traced
             for d, n in pairs:
-                if isinstance(d, str) and n > 0:
+                if isinstance(d, str) and n:
                     found.setdefault(d, n)
 
     def _ask(self, node: NodeProto, shapes: Sequence[Shape | None]) -> None:
@@ -154,7 +140,7 @@ class _Demands(Shapes):
             size = weight[theirs]
             symbol = dims[mine]
             if isinstance(size, int) and size > 0 and isinstance(symbol, str):  # else unknown
-                self.sizes.setdefault(symbol, size * groups)
+                self.required.setdefault(symbol, size * groups)
 
 
 def _dims(info: ValueInfoProto) -> list[str]:

@@ -85,11 +85,18 @@ class Use:
     whole: tuple[float, ...] = ()  # ends of narrower integer types than the one floats are cast to, propagated back
     exact: bool = False  # compared: a breakpoint itself belongs to one of its sides
     size: bool = False  # floats are cast to integers used as sizes
+    compared: tuple[int, ...] = ()  # integers that select a branch: comparands, and beside
+    opposite: tuple[int, ...] = ()  # on the opposite side of comparands
 
     @property
     def bound(self) -> int | None:
         """The smallest known size of an indexed axis, else None."""
         return min((r for r in self.rows if isinstance(r, int)), default=None)
+
+    @property
+    def decisive(self) -> tuple[int, ...]:
+        """Integers on both sides of comparands: first selecting a branch, then the opposite branch."""
+        return tuple(dict.fromkeys((*self.compared, *self.opposite)))
 
     @property
     def asks(self) -> bool:
@@ -125,8 +132,6 @@ class Uses(Forward[_Trace]):
         self.graph = graph
         self.found: defaultdict[str, Use] = defaultdict(Use)  # by input
         self.tables: dict[str, list[tuple[TensorProto, int]]] = {}  # {input: [(indexed constant, row minus input)]}
-        # {input: (comparands, numbers on the opposite side of comparands)}
-        self._compared: defaultdict[str, tuple[dict[int, None], dict[int, None]]] = defaultdict(lambda: ({}, {}))
         self._shapes = {i.name: _dims(i) for i in graph.input}
         listed = {t.name for t in graph.initializer}
         for i in graph.input:
@@ -139,10 +144,6 @@ class Uses(Forward[_Trace]):
         self.walk(graph)
         for name in self._sized:
             self.found[name].whole = ()
-
-    def compared(self) -> dict[str, tuple[int, ...]]:
-        """Return {input: comparands, first selecting a branch, then the opposite branch}."""
-        return {name: tuple(found | beyond) for name, (found, beyond) in self._compared.items()}
 
     # -- transfer of facts --------------------------------------------------------------------------------
 
@@ -271,9 +272,8 @@ class Uses(Forward[_Trace]):
         for name, term in trace.origins:
             if not (number[0] - term) % 1:
                 n = int(number[0] - term)
-                found, beyond = self._compared[name]
-                found.update({n: None, n + step: None})
-                beyond[n - 1 if n > 0 else n + 1] = None
+                self._add(name, "compared", [n, n + step])
+                self._add(name, "opposite", [n - 1 if n > 0 else n + 1])
 
     def _index(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Record the indexed table, and the size of the indexed axis, including the last row."""
