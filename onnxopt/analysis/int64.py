@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,6 @@ from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import formals
 from onnxopt.operators.signatures import Formal
-from onnxopt.startup.record import record
 
 INT32, INT64 = int(TensorProto.INT32), int(TensorProto.INT64)
 RANGE: Final = (-(1 << 31), (1 << 31) - 1)
@@ -38,7 +38,7 @@ UNKNOWN: Final = "a type beside it is unknown, or is no tensor"
 NUMBERS: Final = "numbers may need 64 bits"  # of the value
 
 
-@record(eq=False)
+@dataclass(eq=False, repr=False)
 class Group:
     """Operands and results of a node with a common type, by index.
 

@@ -6,6 +6,7 @@ Nothing is changed: the result is a list of weight edits, together equal to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
@@ -21,14 +22,13 @@ from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
-from onnxopt.startup.record import record
 
 REACH: Final = 24  # nodes examined for a factor
 READERS: Final = 3  # readers of a value on the way
 _MEETINGS: Final = 8  # values with several readers
 
 
-@record(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class Edit:
     """Input `place` of `node` becomes `wide`(input), rounded to its type.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,13 +15,12 @@ from onnxopt.graph.node import Node
 from onnxopt.operators import CONTRACTIONS, FRACTIONS, PICKS, UNARY
 from onnxopt.proto.element_types import BY_CODE, element_kind
 from onnxopt.proto.messages import Array
-from onnxopt.startup.record import record
 
 _MAX_MASK_DEPTH: Final = 12
 _UNIT: Final = UNARY.intersection((*FRACTIONS, "Tanh", "Erf"))  # Softmax of a row of minus infinity is NaN
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Bounds:
     """Finite elements are in [`low`, `high`]; others may be minus infinity if `hides`. No NaN."""
 

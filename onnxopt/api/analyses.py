@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from onnxopt import bisection
@@ -19,7 +19,6 @@ from onnxopt.io import blaming, load
 from onnxopt.plaintext import an
 from onnxopt.rewriting import SubgraphMatcher
 from onnxopt.rewriting.diagnose import refuse_unknown
-from onnxopt.startup.record import plain, record
 from onnxopt.verification import VerifyOptions, verifier
 from onnxopt.verification.records import Comparison
 
@@ -101,7 +100,7 @@ _MAX_INFERRED_NODES: Final = (
 )
 
 
-@record
+@dataclass
 class FoundNode:
     """A node of a match."""
 
@@ -110,7 +109,7 @@ class FoundNode:
     outputs: list[str]
 
 
-@record
+@dataclass
 class Found:
     """A match. `scope`: the graph. `results`: the values of the pattern's results. `nodes` and `values`: matched nodes
     and values by names of the pattern. `text`: the nodes in ONNX text, in order."""
@@ -123,7 +122,7 @@ class Found:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the data of `onnxopt find --format json`."""
-        return {name: value for name, value in plain(self).items() if name != "text"}
+        return {name: value for name, value in asdict(self).items() if name != "text"}
 
     def __str__(self) -> str:
         return "\n".join([f"{self.scope}: {', '.join(self.results)}", *(f"  {line}" for line in self.text)])

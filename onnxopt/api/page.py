@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
@@ -13,13 +14,12 @@ from onnxopt.api.arguments import model_file, refuse
 from onnxopt.api.settings import Settings, make_options
 from onnxopt.errors import UsageError, WriteError
 from onnxopt.io import Staged, blaming, refuse_overwriting_input
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.api.arguments import AnyModel
 
 
-@record
+@dataclass
 class Page:
     """An HTML page without network access; notebooks display the page. `doubts`: reasons why the result may belong to
     another run than the page, and sections that failed. `verification`: the verdict as in JSON."""

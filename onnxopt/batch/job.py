@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
 from onnxopt.optimizer import OptimizeOptions
-from onnxopt.startup.record import record
 from onnxopt.verification import VerifyOptions
 
 # Exit codes from best to worst, for `worst_code`.
 _SEVERITY = (0, 3, 1, 2, 4)
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Job:
     """Optimize `source` into `destination` (paths or URLs). Equal paths: in place."""
 
@@ -42,7 +41,7 @@ class Job:
         return not self.check and os.path.realpath(self.source) == os.path.realpath(self.destination)
 
 
-@record
+@dataclass
 class Outcome:
     """Outcome of a job."""
 
@@ -63,7 +62,7 @@ class Outcome:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Done:
     """A worker's answer."""
 

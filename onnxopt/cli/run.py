@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from onnxopt.cli.options import apply_all, make_options, requested_changes
 from onnxopt.cli.say import Telling, say
 from onnxopt.cli.values import NewFile, known_passes, names_option
 from onnxopt.errors import OnnxOptError
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -127,7 +127,7 @@ class Recorder:
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Single:
     """The request. `given`: options of the pipeline.
 

@@ -7,6 +7,7 @@ import os
 import sys
 from codecs import register_error
 from collections.abc import Iterable
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from onnxopt.plaintext import harmless, line, printable
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.batch.budget import Budget
@@ -139,7 +139,7 @@ def say_command(text: str, *, err: bool) -> None:
     click.echo(printable(text), err=err)
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Telling:
     """Settings of the output.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,6 @@ from onnxopt.errors import InvariantError, ModelError, UsageError, nearest
 from onnxopt.graph.structure import Interface
 from onnxopt.plaintext import counted
 from onnxopt.proto.messages import Array, is_external, qualified, tensor_to_array
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, TensorProto
@@ -67,7 +67,7 @@ Decoder = Callable[["TensorProto"], Array]
 _PURE: Final = "pure functions"
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Left:
     """State of a model after a pass: `state`, mark `clock`, and the reasons of the pass by declined node.
 

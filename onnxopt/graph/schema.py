@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import onnx
 from onnx import ModelProto
@@ -13,7 +14,6 @@ from onnxopt.errors import DomainError, UsageError
 from onnxopt.operators import ONE_RESULT, RANDOM
 from onnxopt.operators.signatures import Formal, Signature, tabled
 from onnxopt.proto.messages import attribute_value, qualified
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
@@ -96,7 +96,7 @@ def _element_type(text: str) -> int:
         return 0
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Results:
     """The minimum number of outputs of an operator, and the indices of the optional ones."""
 
@@ -167,8 +167,7 @@ def is_deterministic(op: str) -> bool:
 # -- domains and versions ------------------------------------------------------------------------------------------
 
 
-@record(frozen=True)
-class Domain:
+class Domain(NamedTuple):
     """A declared operator domain. An empty `operators` means that no list of operators was given."""
 
     version: int

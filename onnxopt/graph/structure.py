@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -10,7 +11,6 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 from onnxopt.errors import InvariantError
 from onnxopt.graph.schema import results_of
 from onnxopt.proto.messages import body_graphs, qualified
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
@@ -48,7 +48,7 @@ def check_interface(
         _fail(name, "main", what)
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Excused:
     """Violations that the file had from the beginning, and no pass may add."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import onnx
@@ -35,7 +35,6 @@ from onnxopt.proto.messages import (
     tensor_bytes,
 )
 from onnxopt.proto.wire import map_file
-from onnxopt.startup.record import record
 
 _CHUNK: Final = 1 << 22  # bytes per read, where the kernel does not copy
 _CHUNK_BYTES: Final = 1 << 30  # bytes per system call, so that an interrupt is handled soon
@@ -46,8 +45,7 @@ _CANNOT: Final = {
 _DIGITS: Final = 40  # of an offset; Python rejects the conversion of thousands of digits
 
 
-@record(frozen=True)
-class Location:
+class Location(NamedTuple):
     """Location of a tensor's bytes: a path relative to the model's folder, offset and length in bytes."""
 
     file: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
@@ -26,7 +26,6 @@ from onnxopt.proto.messages import (
     tensor_bytes,
 )
 from onnxopt.proto.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key, varint
-from onnxopt.startup.record import record
 
 Range: TypeAlias = "tuple[Hashable, int, int]"  # (file, start, length)
 Buffer: TypeAlias = "bytes | memoryview | Stored"
@@ -110,7 +109,7 @@ def _copy(piece: Stored, f: IO[bytes]) -> None:
     f.seek(at + piece.length, os.SEEK_SET)
 
 
-@record
+@dataclass(eq=False, repr=False)
 class _Piece:
     """Data at `offset` of the data file: bytes in memory, or `length` bytes at `start` of another file.
 
@@ -127,7 +126,7 @@ class _Piece:
     end: int = 0
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Layout:
     """A placement plan. `inside`: data spliced into the model file, by index of the main graph's initializer."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
 from onnxopt.operators import FORMS
-from onnxopt.startup.record import record
 
 # How axes run through each operator of the default domain. Tests check the table by execution.
 #
@@ -195,7 +195,7 @@ com.microsoft::Trilu                        T -                             > T
 """
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Contrib:
     """Symbols of operands and results. `heavy`: dominates the run time. `types`: narrower floats allowed for T."""
 

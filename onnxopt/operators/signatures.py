@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 from onnx import AttributeProto, TensorProto
-
-from onnxopt.startup.record import record
 
 
 class Formal(NamedTuple):
@@ -33,7 +32,7 @@ class Formal(NamedTuple):
         return next(iter(self.allowed)) if len(self.allowed) == 1 else 0
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Signature:
     """The signature of an operator in plain Python, ten times as fast to query as onnx's schema.
 

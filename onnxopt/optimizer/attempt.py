@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,6 @@ from onnxopt.pipeline import Instrument, Pass, PipelineReport, Sequential, execu
 from onnxopt.pipeline.context import Trace
 from onnxopt.pipeline.records import WRONG, Site
 from onnxopt.plaintext import cleaned, counted
-from onnxopt.startup.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, PROVEN, UNVERIFIED, WITHIN_NOISE, VerifyOptions
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-@record
+@dataclass
 class RolledBack:
     """A rewrite left out. Without `value`, the whole rule or pass."""
 
@@ -54,7 +53,7 @@ class RolledBack:
         return Site(self.name, self.value, self.scope, f"left out: {self.fault}") if self.value else None
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Report:
     """The report of an optimization. Bytes include the data files of the model.
 
@@ -94,7 +93,7 @@ class Report:
         return remarks(self, options, plugins)
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(plain(self))
+        return dict(asdict(self))
 
     def __str__(self) -> str:
         """Return the lines printed by the command."""

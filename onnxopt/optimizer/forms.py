@@ -7,6 +7,7 @@ forms avoided at any level; forms of equal time follow the level.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, log
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,6 @@ from onnx import ModelProto
 
 from onnxopt.pipeline.measured import FORMS, LACKS, LOADS
 from onnxopt.proto.messages import body_graphs
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -29,7 +29,7 @@ _FASTEST: Final = 3  # the level whose passes make the forms
 _KNOWN: Final = {"Conv": (21, "convolution-opset")}
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Form:
     """An alternative form of a formula."""
 
@@ -73,7 +73,7 @@ CHOICES: Final = (
 )
 
 
-@record
+@dataclass
 class Choice:
     """A choice for the target, with the reason."""
 
@@ -81,7 +81,7 @@ class Choice:
     why: str
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Chosen:
     """All choices for a version of the runtime."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,6 @@ from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.records import Site
 from onnxopt.pipeline.registry import known_as
 from onnxopt.pipeline.settings import RUNTIME, targets_in, version_in
-from onnxopt.startup.record import record
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _CHANGES: Final = (  # options that change a model without passes
 )
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Converted:
     """Changes made before the passes."""
 
@@ -45,7 +44,7 @@ class Converted:
     int64: int  # number of int64 values, if requested as int32
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class OptimizeOptions:
     """Options of an optimization: the passes to run, the changes of the model, the limits.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,6 @@ from onnxopt.optimizer.attempt import ConversionFault
 from onnxopt.optimizer.options import OptimizeOptions
 from onnxopt.passes.conversions import Int64Plan
 from onnxopt.pipeline import PassContext, Sequential, execute
-from onnxopt.startup.record import record
 from onnxopt.verification import DIFFERENT, UNVERIFIED, Verification, Verifier
 from onnxopt.verification.runtime import missing
 
@@ -204,7 +203,7 @@ _SKIPPED: Final = "a scope is marked onnxopt.skip"
 _CASTS: Final = "int32 would only add Casts"
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Left:
     """A value that is int64 in the result."""
 
@@ -214,7 +213,7 @@ class Left:
     what: str = ""  # the operator, or the value with unknown numbers, of the reason
 
 
-@record
+@dataclass
 class Int64:
     """Numbers of int64 values in the model and in the result, and the values left."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -18,13 +19,12 @@ from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.proto.messages import make_node, tensor_bytes
 from onnxopt.rewriting.narrow_plan import Plan
 from onnxopt.rewriting.narrowed import Calls, Conversion, forget_unstored
-from onnxopt.startup.record import record
 
 # Conversion of a float32 model to float16 or bfloat16 with a minimum of Casts.
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class ConvertDtype(ModelPass):
     """Converts float32 values and weights to a narrower type, with Casts around operators that stay float32.
 
@@ -84,7 +84,7 @@ _WIDE, _NARROW = 0, 1
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class ConvertInt32(ModelPass):
     """Int64 values become int32, with Casts where an operator takes or gives only int64.
 

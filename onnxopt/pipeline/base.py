@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnxopt.errors import PassError, UsageError, any_of
 from onnxopt.graph import Graph, Model
 from onnxopt.rewriting import Driver, Rule, RuleRecord
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext
@@ -21,7 +21,7 @@ _LEVELS: Final = (0, 1, 2, 3)
 MADE_BY: Final = "onnxopt.made-by"  # metadata key of a function made by a pass from nodes
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class PassInfo:
     """Static description of a pass for the manager (TVM Relay's PassInfo, Paddle Lite's BindTargets).
 
@@ -104,15 +104,8 @@ def check_fields(cls: type[Pass]) -> None:
             raise TypeError(f"pass {cls.info.name}: {name} is an option, but the class no @dataclass(frozen=True)")
 
 
-@record(frozen=True)
-class Pass:
-    """A transformation of a model. A subclass with options is a frozen dataclass; its fields are the options.
-
-    `str(p)` is the text form. Calling a pass runs it, at any level, in the current PassContext.
-    """
-
-    info: ClassVar[PassInfo]
-    kind: ClassVar[str] = "model"
+class _Fixed:
+    """Refuses attributes of a pass whose class is no dataclass."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: a pass is used as a key, and runs repeatedly, in several threads."""
@@ -120,6 +113,17 @@ class Pass:
             f"cannot assign to {name!r} of a pass: what can be set is a field, `{name}: … = option(default, help)`, "
             "in a class with @dataclass(frozen=True); what a run finds out goes to ctx.count"
         )
+
+
+@dataclass(frozen=True)
+class Pass(_Fixed):
+    """A transformation of a model. A subclass with options is a frozen dataclass; its fields are the options.
+
+    `str(p)` is the text form. Calling a pass runs it, at any level, in the current PassContext.
+    """
+
+    info: ClassVar[PassInfo]
+    kind: ClassVar[str] = "model"
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,6 @@ from onnxopt.pipeline.registry import disabled_requirement
 from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, configured, declare_config, declared
 from onnxopt.rewriting import Fuel, RuleRecord
 from onnxopt.rewriting.driver import Decline
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass, PassInfo
@@ -63,7 +62,7 @@ Trace = Callable[["Model", "PassInfo", bool], None]
 Observer = Callable[["Rule", "Match", bool], None]
 
 
-@record(eq=False)
+@dataclass(eq=False)
 class PassContext:
     """Settings for the passes run inside its `with` block (TVM Relay's PassContext).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnxopt.errors import (
@@ -20,7 +20,6 @@ from onnxopt.errors import (
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.driver import Decline
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model, Value
@@ -33,7 +32,7 @@ UNLOADED: Final = "it kept the result from being loaded"
 BY_HAND: Final = "left out: disabled here"
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Site:
     """Where the rule, or pass without rules, `name` rewrites: the producer of `value` in the scope with path `scope`.
 
@@ -68,7 +67,7 @@ class Site:
 # -- reports: plain data, serializable to JSON --------------------------------------------------------------------
 
 
-@record
+@dataclass(eq=False)
 class RuleReport:
     """`declined`: number of anchors and an example, by reason. `nodes`: nodes removed by the hits."""
 
@@ -77,7 +76,7 @@ class RuleReport:
     declined: dict[str, Decline] = field(default_factory=dict)
 
 
-@record
+@dataclass(eq=False)
 class PassReport:
     """A pass over all its runs. `nodes`: nodes removed (negative: added). `bytes`: bytes of constants removed, if
     measured.
@@ -98,7 +97,7 @@ class PassReport:
         return sum(r.hits for r in self.rules.values())
 
 
-@record
+@dataclass(eq=False)
 class PipelineReport:
     """All passes of a run, in order of first execution; passes not run, with the reason.
 
@@ -110,8 +109,8 @@ class PipelineReport:
     nodes_before: int = 0
     nodes_after: int = 0
     seconds: float = 0.0
-    passes: list[PassReport] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
+    passes: list[PassReport] = field(default_factory=list, repr=False)
+    skipped: dict[str, str] = field(default_factory=dict, repr=False)
     warnings: list[str] = field(default_factory=list)
     tolerances: dict[str, float] = field(default_factory=dict)  # of passes that change numbers on purpose
     left_out: list[Site] = field(default_factory=list)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from onnxopt.analysis import types
@@ -23,7 +24,6 @@ from onnxopt.pipeline.decorators import LazyPass, as_passes
 from onnxopt.pipeline.execute import is_current, run_pass
 from onnxopt.pipeline.registry import get_pass, is_recipe, note_name, register
 from onnxopt.pipeline.settings import fits, options_of, type_of
-from onnxopt.startup.record import record
 
 
 def _its_own(default: Any) -> Any:
@@ -31,7 +31,7 @@ def _its_own(default: Any) -> Any:
     return dataclasses.field(default=default, kw_only=True, repr=False, metadata={"own": True})
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Composite(Pass):
     """A pass made of passes. A `name` makes it known to contexts, reports and, if registered, pipeline text.
 
@@ -80,7 +80,7 @@ class Sequential(Composite):
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class Fixpoint(Composite):
     """Runs passes in order, round after round, until a round with all known facts changes nothing.
 

@@ -6,14 +6,13 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 from onnxopt.arguments import all_in, check_whole, kind, names_in
 from onnxopt.errors import UsageError, nearest
 from onnxopt.pipeline.base import check_level
 from onnxopt.pipeline.records import Instrument
 from onnxopt.pipeline.registry import all_passes, check_names, check_rules, current_name, defined_passes, get_pass
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 # -- config keys --------------------------------------------------------------------------------------------------
 
 
-@record(frozen=True)
-class ConfigKey:
+class ConfigKey(NamedTuple):
     """A setting read by passes as `ctx[KEY]`. Its name is written with dashes; underscores are accepted."""
 
     name: str

@@ -11,11 +11,11 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.errors import plain
-from onnxopt.startup.record import record
 
 # Field numbers in ModelProto, GraphProto, NodeProto and TensorProto.
 GRAPH: Final = 7
@@ -29,7 +29,7 @@ _MAX_FIELDS: Final = 256  # fields of a tensor; unpacked numbers have a field ea
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Stored:
     """Unread bytes of a file: `length` bytes at `start`; 0: up to the end."""
 

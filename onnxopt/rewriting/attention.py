@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -17,7 +18,6 @@ from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import listed_axes
-from onnxopt.startup.record import record
 
 # -- masks --------------------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ _MAX_SCORE_DEPTH: Final = 8
 _CAP: Final = "Tanh"
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Filled:
     """A Where that keeps scores where `condition` equals `kept`, and writes the number `fill` elsewhere."""
 
@@ -199,7 +199,7 @@ class Filled:
     fill: Value
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Scores:
     """cap Tanh(q turned · scale / cap), followed by `terms` in order: each a value to add, or a Where."""
 

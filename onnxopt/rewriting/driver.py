@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from onnxopt.errors import EmissionError, MistypedError, NoFixpointError, OnnxOptError, PassError, is_no_fault, line_of
@@ -14,13 +14,12 @@ from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Candidates, match, rule_set
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
-from onnxopt.startup.record import record
 
 _MAX_SEARCH_DEPTH: Final = 3  # levels, up to which a search over inputs is faster
 _MAX_SEARCHED_INPUTS: Final = 16  # inputs
 
 
-@record
+@dataclass
 class Decline:
     """Number of anchors declined for a reason, with an example."""
 
@@ -28,7 +27,7 @@ class Decline:
     count: int = 0
 
 
-@record
+@dataclass(eq=False, repr=False)
 class RuleRecord:
     """Statistics of a rule: hits, nodes removed, and declined anchors by reason."""
 
@@ -37,7 +36,7 @@ class RuleRecord:
     declined: dict[str, Decline] = field(default_factory=dict)
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Fuel:
     """Number of rewrites left; None is unlimited. Shared by all passes of a run."""
 

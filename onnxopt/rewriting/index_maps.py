@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
@@ -21,7 +21,6 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim
 from onnxopt.rewriting.match import Match
-from onnxopt.startup.record import record
 
 APART: Final = "what a step joins, splits or picks from is not provably side by side"
 
@@ -77,7 +76,7 @@ def _parsed(dim: str) -> Size:
 # -- runs and parts -------------------------------------------------------------------------------------------------
 
 
-@record(eq=False)
+@dataclass(eq=False, repr=False)
 class Part:
     """An axis of the result, or a factor of an axis. `run`: its source; None for an inserted axis, repeated if larger
     than 1."""
@@ -86,7 +85,7 @@ class Part:
     run: Run | None = None
 
 
-@record(eq=False)
+@dataclass(eq=False, repr=False)
 class Run:
     """Neighbouring elements of the source.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Final
 
@@ -12,7 +13,6 @@ from onnxopt.analysis.shapes.sizes import is_picked, product
 from onnxopt.graph import Value
 from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Run, constant_target, flat, length, real
 from onnxopt.rewriting.match import Match
-from onnxopt.startup.record import record
 
 _STORED: Final = 1 << 12  # indices stored without replacing others
 _TOO_MANY_INDICES: Final = "an index for each element would be large"
@@ -21,7 +21,7 @@ _TARGET: Final = "more than one unknown dim"
 _OF_SIZES: Final = ("Add", "Cast", "Concat", "Max", "Mul", "ReduceProd", "Size")
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Step:
     """An operator to write: attributes, and inputs after the first."""
 
@@ -30,7 +30,7 @@ class Step:
     attributes: Any = None
 
 
-@record(eq=False)
+@dataclass(eq=False, repr=False)
 class _Item:
     """An axis of the source or of its Reshape, and the run picked from it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count, zip_longest
 from typing import Any, Final
 
@@ -20,7 +21,6 @@ from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_functions
 from onnxopt.proto.messages import make_node, tensor_type
 from onnxopt.rewriting.narrow_plan import FLOAT, Decline, Plan, is_wide
-from onnxopt.startup.record import record
 
 
 class Conversion:
@@ -170,7 +170,7 @@ _UNKNOWN: Final = "types inside its function are unknown"
 _NO_GAIN: Final = "its function gains nothing"
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class _Call:
     """The arguments of a call.
 
@@ -182,7 +182,7 @@ class _Call:
     indices: tuple[bool, ...]
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Callee:
     """A function specialised to the argument types `call`.
 

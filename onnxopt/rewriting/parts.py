@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,14 +19,13 @@ from onnxopt.graph.node import Node
 from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
 from onnxopt.proto.messages import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.rewriting.rule import FORMS, constant_cuts
-from onnxopt.startup.record import record
 
 # Bytes up to which a constant shared by all parts may be repeated for each.
 _MAX_REPEATED: Final = 1 << 16
 _MAX_PARTS: Final = 100  # parts of a tensor; each may query all
 
 
-@record(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class Plan:
     """A single operator to replace `followers`, the nodes behind the parts.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from operator import is_
@@ -22,12 +22,11 @@ from onnxopt.graph.text import float_text
 from onnxopt.graph.value import Value
 from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.messages import Array
-from onnxopt.startup.record import record
 
 _MAX_VARIANTS: Final = 256
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Var:
     """Any value. Equal names mean the same value."""
 
@@ -41,7 +40,7 @@ class Var:
         return replace(self, optional=True)
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Const:
     """A constant; the rule receives its read-only array."""
 
@@ -53,7 +52,7 @@ class Const:
         return replace(self, optional=True)
 
 
-@record(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class Literal:
     """A constant equal to `array` in type, shape and every element, floats within `tolerance`."""
 
@@ -61,7 +60,7 @@ class Literal:
     tolerance: float = 0.0
 
 
-@record(frozen=True)
+@dataclass(frozen=True, repr=False)
 class About:
     """A number, or a list attribute, within `tolerance` of `value`: relative, or absolute for zero."""
 
@@ -80,14 +79,14 @@ class About:
         return f"about({shown(self.value)}, {self.tolerance})"
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Either:
     """Alternative patterns, tried in order."""
 
     choices: tuple[Pattern, ...]
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 

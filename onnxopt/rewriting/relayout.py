@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from onnxopt.analysis import types
@@ -11,7 +12,6 @@ from onnxopt.graph.node import Node
 from onnxopt.operators.operands import AXES
 from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, View, constant_operand, passes, rename
 from onnxopt.rewriting.replace import remove_dead
-from onnxopt.startup.record import record
 
 K = TypeVar("K")
 T = TypeVar("T", Node, Value)
@@ -111,7 +111,7 @@ def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_
     return found
 
 
-@record(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class End(Generic[T]):
     """An end of a region: an outside value, an outside reader, or a result needed in its original form.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,7 +22,6 @@ from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import REDUCTIONS
 from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting.pattern import Call, Either, Form, Pattern, check_variants, depth, forms, names
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.rewriting.match import Match
@@ -42,7 +42,7 @@ def require(condition: object, reason: str) -> None:
         raise Declined(reason)
 
 
-@record(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class Rule:
     """A rewrite rule. `apply(m, **bound)` returns the replacements of the anchor's outputs where `source` matches."""
 

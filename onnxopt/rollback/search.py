@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,6 @@ from onnxopt.operators import IN_RANGE
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.pipeline.records import UNLOADED, WRONG
 from onnxopt.plaintext import counted
-from onnxopt.startup.record import record
 from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _RESULTS: Final = 48  # verified intermediate results, before whole rules are le
 _MAX_NAMED: Final = 4
 
 
-@record
+@dataclass
 class Remedy:
     """A rewrite to leave out: number `rewrite` of a run with `options`, or None if only the pass is known.
 

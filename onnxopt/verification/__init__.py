@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.arguments import all_in, check_number, check_whole, names_in, names_of, sizes_in
 from onnxopt.errors import UsageError, nearest_file
 from onnxopt.startup import lazy
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.verification.records import Verification
@@ -56,7 +55,7 @@ AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
 REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # refused under all options
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class VerifyOptions:
     """Options of a verification.
 

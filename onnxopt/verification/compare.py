@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from onnxopt.proto.element_types import BY_NAME, element_kind
-from onnxopt.startup.record import record
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.records import MeasuredRecord, OutputRecord
 from onnxopt.verification.rounding import EPSILON, INFINITE, NO_NUMBER, difference, is_float
@@ -224,7 +224,7 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: Verif
             record.ok, record.note = True, ""
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Evidence:
     """Summary of an output for judging the cases, a few bytes in size, as outputs are not kept."""
 

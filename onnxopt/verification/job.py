@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onnxopt.startup.record import record
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.runtime import Reference
@@ -40,7 +39,7 @@ class Opened(NamedTuple):
     around: str = ""  # unknown operators left out, in words
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Request:
     """A case to run: a recipe, given inputs, and expected outputs."""
 
@@ -49,7 +48,7 @@ class Request:
     base: dict[str, int] | None = None  # sizes of dynamic dims accepted by the original, for a new worker
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Answer:
     """The result of running the original on a case."""
 
@@ -59,7 +58,7 @@ class Answer:
     branches: dict[str, bool] = field(default_factory=dict)
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Death:
     """The end of a worker."""
 
@@ -69,7 +68,7 @@ class Death:
     late: bool  # whether the time limit was exceeded
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Step:
     """A file run in place of a part of a model."""
 
@@ -79,7 +78,7 @@ class Step:
     optional: tuple[str, ...] = ()  # names fed if known
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Job:
     """The original, and its cases. Without a plan, the worker derives plan and cases from the file."""
 
@@ -98,7 +97,7 @@ class Job:
     eager: bool = True  # run the original before a result is submitted
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Compared:
     """Event: a case was compared."""
 
@@ -106,7 +105,7 @@ class Compared:
     case: CaseRecord
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Submission:
     """A result to verify, with findings of earlier workers."""
 
@@ -122,7 +121,7 @@ class Submission:
     done: float = 0.0  # share of the steps
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Begun:
     """Event: a step begins."""
 
@@ -130,7 +129,7 @@ class Begun:
     done: float = 0.0  # share of the steps finished
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Concluded:
     """Event: the verdict, before the load with onnxruntime's optimizations."""
 

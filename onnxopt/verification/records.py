@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from onnxopt.startup.record import record
 from onnxopt.verification import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, PROVEN, REFUSED, UNLOADED
 
 _GROSS: Final = 30.0  # times the rounding noise of a piece
 
 
-@record
+@dataclass(eq=False)
 class OutputRecord:
     """Comparison of an output in a case."""
 
@@ -26,7 +25,7 @@ class OutputRecord:
     uneven: bool = False  # negligible for the whole, but large within its row or channel
 
 
-@record
+@dataclass(eq=False)
 class MeasuredRecord(OutputRecord):
     """Comparison of an output, with figures. None: undefined for the type, or shapes differ."""
 
@@ -39,7 +38,7 @@ class MeasuredRecord(OutputRecord):
     against: str = ""  # the compared pair, if not A and B
 
 
-@record
+@dataclass(eq=False)
 class CaseRecord:
     """A set of inputs, its compared outputs, and its status: equal, different, skipped (by A) or not verified."""
 
@@ -53,7 +52,7 @@ class CaseRecord:
 LEFT_OUT: Final = "not run: those before it took all of --timeout"  # note of a case
 
 
-@record
+@dataclass(eq=False)
 class Side:
     """A node in a place."""
 
@@ -63,7 +62,7 @@ class Side:
     outputs: list[str] = field(default_factory=list)
 
 
-@record
+@dataclass(eq=False)
 class Place:
     """A fault: nodes between agreeing values (`entries`) and a differing value (`value`)."""
 
@@ -87,7 +86,7 @@ class Place:
 AND: Final = ", and "  # between an uncovered part and the evidence against the part
 
 
-@record
+@dataclass(eq=False)
 class Pieces:
     """Result of comparing in pieces."""
 
@@ -154,7 +153,7 @@ def _part(said: str) -> str:
     return said.partition(AND)[0]
 
 
-@record
+@dataclass(eq=False)
 class Verification:
     """The verdict on a result.
 
@@ -170,13 +169,13 @@ class Verification:
     hint: str = ""
     exact: bool = False
     engine: str = "onnxruntime"
-    cases: list[CaseRecord] = field(default_factory=list)
+    cases: list[CaseRecord] = field(default_factory=list, repr=False)
     worst: str = ""
     worst_rel: float = 0.0
     seconds: float = 0.0
-    pieces: Pieces | None = None
-    places: list[Place] = field(default_factory=list)
-    noise: dict[str, float] = field(default_factory=dict)
+    pieces: Pieces | None = field(default=None, repr=False)
+    places: list[Place] = field(default_factory=list, repr=False)
+    noise: dict[str, float] = field(default_factory=dict, repr=False)
     reasons: list[str] = field(default_factory=list)
 
     @property
@@ -213,7 +212,7 @@ class Verification:
         return f"{self.status}: {self.message}"
 
 
-@record
+@dataclass(eq=False)
 class Comparison(Verification):
     """The verdict of `onnxopt verify`."""
 

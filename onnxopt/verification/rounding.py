@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from onnxopt.proto.element_types import TYPES, element_kind, of
-from onnxopt.startup.record import record
 from onnxopt.verification.model.operators import EXACT
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _walk(epsilon: float, depth: float) -> float:
 MOST_OF_WHOLE: Final = allowed_of_whole(EPSILON["float32"], _DEEPEST_WHOLE)
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Difference:
     """Difference between a value of B and of A."""
 

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from operator import attrgetter
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.errors import UsageError, told
 from onnxopt.proto.wire import map_file, skim
 from onnxopt.runtime import onnxruntime, path_for
-from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto
@@ -30,7 +29,7 @@ _FORM: Final = '<domain: "lite", opset_import: ["" : 17]> Gate (x) => (y) { s = 
 _PYTHON_FORM: Final = 'declare_reference(gate, "lite::Gate"), of a function at the top level of a plugin\'s file'
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Code:
     """Position of a Python function. A process that receives the position imports the file."""
 
@@ -50,7 +49,7 @@ class Code:
         return function
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Reference:
     """Definition of a custom operator, picklable."""
 
@@ -222,7 +221,7 @@ UNREGISTERED_HINT: Final = "--custom-op-library FILE brings a kernel, a plugin's
 _UNIMPLEMENTED: Final = r"to find kernel for (\w+)\((\d+)\)|not find an implementation for (\w+)\((\d+)\)"
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Runtime:
     """Execution provider and additional operators."""
 

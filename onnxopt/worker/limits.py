@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from onnxopt.arguments import check_number, check_whole
 from onnxopt.errors import UsageError
-from onnxopt.startup.record import record
 from onnxopt.worker import usual_memory
 
 _MIN_BYTES: Final = 128 << 20  # bytes
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Limits:
     """Resource limits of workers."""
 

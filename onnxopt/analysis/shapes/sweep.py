@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -33,7 +33,6 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import signature
 from onnxopt.graph.value import Shape, Value
 from onnxopt.proto.messages import Array
-from onnxopt.startup.record import record
 
 T = TypeVar("T")
 Facts: TypeAlias = "list[Shape | None]"  # shapes of a node's inputs and outputs
@@ -46,7 +45,7 @@ _MAX_SYMBOLS: Final = 64  # above this number symbols are not recorded, at quadr
 _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
 
-@record(eq=False)
+@dataclass(eq=False, repr=False)
 class ShapeData:
     """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int, Expr,
     bool, or None for unknown elements.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto
@@ -14,7 +15,6 @@ from onnxopt.graph.node import Node, array_of
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.proto.messages import Array, tensor_bytes
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
-from onnxopt.startup.record import record
 
 
 @rewrite(op.CastLike(var("x"), var("like"), name="cast"))
@@ -172,7 +172,7 @@ class Canonicalize(RewritePass):
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class LiftConstants(GraphPass):
     """Constant() -> y becomes the initializer y; so does Identity(constant) -> y for an output y of a body.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container
+from dataclasses import dataclass
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.constants import REFUSED, is_computable, is_refused, is_repeated
@@ -13,7 +14,6 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.pipeline.context import MEMORY, WORK
 from onnxopt.proto.messages import Array, element_type, tensor_bytes
 from onnxopt.rewriting.replace import cannot_hold, hold
-from onnxopt.startup.record import record
 
 # Small operands may give a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
@@ -25,7 +25,7 @@ _MAX_GROWTH = 1 << 30  # bytes by which all folds may enlarge the model
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class ConstantFolding(GraphPass):
     """f(constants) = constant.
 
@@ -60,7 +60,7 @@ class ConstantFolding(GraphPass):
             patient = replaced
 
 
-@record
+@dataclass(eq=False, repr=False)
 class _Spent:
     """Totals over all folds of a run: bytes made beyond freed ones, bytes kept, operations, seconds in subprocesses."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Hashable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from onnxopt.analysis.constants import MAX_BYTES, REFUSED, Contents, first_like, is_refused, is_told_more, may_train
@@ -14,7 +15,6 @@ from onnxopt.graph.schema import is_deterministic
 from onnxopt.operators import COMMUTATIVE
 from onnxopt.pipeline import GraphPass, ModelPass, PassContext, PassInfo, option, register
 from onnxopt.proto.messages import is_external, tensor_bytes
-from onnxopt.startup.record import record
 
 Seen = MutableMapping[Hashable, Node | None]
 Inside = dict[Value, int]  # numbers for values computed in bodies
@@ -189,7 +189,7 @@ def _replaceable(node: Node, first: Node) -> bool:
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class DeduplicateConstants(GraphPass):
     """Merges initializers of equal type, shape and bytes, and stores each in the innermost scope around its readers.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,6 @@ from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.near_zero import told_from_zero
 from onnxopt.rewriting.rule import is_number, known_axes
-from onnxopt.startup.record import record
 
 _ROUNDING: Final = 2.0**-22  # of a float32 attribute, perhaps written with seven digits
 
@@ -303,7 +303,7 @@ def of_products(m: Match) -> None:
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class FuseActivation(RewritePass):
     """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14), Sigmoid, Elu and others in place of their formulas.
 

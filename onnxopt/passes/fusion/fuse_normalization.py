@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,6 @@ from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.index_maps import inverse
 from onnxopt.rewriting.rule import is_number, known_axes, listed_axes
-from onnxopt.startup.record import record
 
 _MAX_SCALE: Final = 1 << 18  # elements of a scale
 
@@ -273,7 +273,7 @@ def group_normalization(
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class FuseNormalization(RewritePass):
     """LayerNormalization (opset 17) and RMSNormalization (opset 23) in place of means, squares and roots;
     GroupNormalization (opset 21) in place of an InstanceNormalization of groups.

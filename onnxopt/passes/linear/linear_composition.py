@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -15,7 +16,6 @@ from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, either, op, quantized, rewrite, var
 from onnxopt.rewriting.rule import bias_per_channel
-from onnxopt.startup.record import record
 
 
 def conv(x: object, w: str, b: str, name: str) -> Call:
@@ -162,7 +162,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class LinearComposition(RewritePass):
     """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): merges consecutive linear operators.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Final, NamedTuple
 
@@ -18,14 +19,13 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, opti
 from onnxopt.proto.messages import Array, attribute_bytes, make_node, tensor_bytes
 from onnxopt.rewriting import Call, Match, const, either, op, quantized, rewrite, var
 from onnxopt.rewriting.parts import hoist, insert_new, insert_split, plan_hoist
-from onnxopt.startup.record import record
 
 _OPS: Final = ("MatMul", "Gemm", "Conv")
 _MIN_TERMS: Final = 2  # of merged products
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class MergeParallel(GraphPass):
     """x W1, x W2, x W3 = Split(x [W1 W2 W3]); f(a), f(b), f(c) of Split(x) = Split(f(x)).
 

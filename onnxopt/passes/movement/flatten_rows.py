@@ -7,6 +7,7 @@ the Reshapes at the borders merge with those of the attention.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,6 @@ from onnxopt.rewriting.axes import To, View
 from onnxopt.rewriting.index_maps import inverse
 from onnxopt.rewriting.relayout import End, Region, connected, regions
 from onnxopt.rewriting.reshaped import Reshaped
-from onnxopt.startup.record import record
 
 _LEAD: Final = 2  # leading dims (batch, tokens) for which onnxruntime fuses SkipLayerNormalization
 
@@ -47,7 +47,7 @@ class Rows(View):
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class FlattenRows(GraphPass):
     """Flattens regions of row-wise operators to matrices, if fewer nodes remain.
 

@@ -7,6 +7,7 @@ splits both for the mask, merges for Softmax and the second product, and splits 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,7 +20,6 @@ from onnxopt.rewriting.axes import Made, Passing, To, View
 from onnxopt.rewriting.index_maps import elements
 from onnxopt.rewriting.relayout import Region, regions
 from onnxopt.rewriting.reshaped import Reshaped
-from onnxopt.startup.record import record
 
 _SAID: Final = "a value at the border cannot be made by one Reshape"
 _MATRIX: Final = 2  # axes
@@ -48,7 +48,7 @@ class Apart(View):
 
 
 @register
-@record(frozen=True)
+@dataclass(frozen=True)
 class UnmergeBatches(GraphPass):
     """f(Reshape(x)) = Reshape(f(x)), where the Reshape merges leading axes along which the elements of f are
     independent.

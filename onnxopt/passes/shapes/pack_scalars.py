@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
@@ -18,7 +19,6 @@ from onnxopt.proto.messages import attribute_bytes
 from onnxopt.rewriting.parts import insert_new
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.rewriting.rule import listed_axes
-from onnxopt.startup.record import record
 
 _OF_INTEGERS: Final = frozenset({"Max", "Min"})  # of 0.0 and -0.0 kernels may return either
 _MAX_ROW: Final = 16  # numbers in a run
@@ -52,7 +52,7 @@ class PackScalars(GraphPass):
                 packing.carry_out()
 
 
-@record(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class _Vector:
     """A form of several numbers: a single value for all, constants, picked elements, or an operator on vectors."""
 

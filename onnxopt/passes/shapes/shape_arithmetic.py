@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from itertools import chain, combinations, islice, repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from onnx import TensorProto
@@ -25,7 +25,6 @@ from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import Array, make_node, numpy_dtype
 from onnxopt.rewriting.replace import cannot_hold, hold, remove_dead
-from onnxopt.startup.record import record
 
 _SIZE_TYPES = (TensorProto.INT64, TensorProto.INT32)
 _READ = ("Expand", "Reshape", "Slice")  # their operands may be simplified when more is known
@@ -180,8 +179,7 @@ def _is_met(value: Value) -> bool:
     return len([*islice(met, 2)]) > 1  # at most two are counted, since a Concat may have thousands
 
 
-@record(frozen=True)
-class _Listed:
+class _Listed(NamedTuple):
     """The first tensor with these sizes, from dim `start` on. `place`: number of entries listed before."""
 
     tensor: Value

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
@@ -15,7 +16,6 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.startup.record import record
 from onnxopt.verification.model.nodes import bodies_of, constants, inside, int_of, numbers
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.ranges import ANY, Range, breakpoints
@@ -32,7 +32,7 @@ _NORMALIZATIONS: Final = having("normalizes")
 _ENDS: Final = {2: (0.0, 255.0), 3: (-128.0, 127.0), 4: (0.0, 65535.0), 5: (-32768.0, 32767.0)}
 
 
-@record(frozen=True)
+@dataclass(eq=False, repr=False)
 class Cone:
     """The cone of a value of B and its counterpart in A."""
 

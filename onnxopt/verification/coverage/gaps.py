@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.startup.record import record
 from onnxopt.verification.compare import is_dull
 from onnxopt.verification.coverage.conditions import runs
 from onnxopt.verification.coverage.cones import (
@@ -68,7 +68,7 @@ _ARITHMETIC: Final = (
 ) | {"Constant"}
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Gap:
     """A coverage gap."""
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxopt.startup.record import record
 from onnxopt.verification.coverage.conditions import BRANCHES, asked, opened
 from onnxopt.verification.coverage.decisions import changed
 from onnxopt.verification.model.views import forget_defaults
@@ -30,7 +29,7 @@ _MAX_ASKED: Final = 48  # models given to inference
 Feeds = Sequence[Mapping[str, Any]]
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Trace:
     """Both models as run by some cases."""
 
@@ -41,7 +40,7 @@ class Trace:
     unanswered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 
-@record
+@dataclass
 class _Condition:
     """A condition of Ifs in a model."""
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from onnx import NodeProto
 
-from onnxopt.startup.record import record
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.conditions import asks_alike, held, is_never, is_open, runs
 from onnxopt.verification.coverage.decisions import changed
@@ -33,7 +32,7 @@ _MAX_NESTED_PARTS: Final = 4  # nested parts for which several counterparts are 
 _MAX_OTHERS: Final = 4  # candidates for the counterpart of a renamed node, on either side
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Unseen:
     """A coverage gap, or a fault in a part that no case ran."""
 
@@ -45,7 +44,7 @@ class Unseen:
     stays: bool = False  # differs on drawn numbers, and no case can close the gap
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class _Asked:
     """Settings of a search for gaps."""
 

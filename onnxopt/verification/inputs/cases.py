@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import element_kind
-from onnxopt.startup.record import record
 from onnxopt.verification.inputs.plan import Plan
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Recipe:
     """Description of the inputs of a case."""
 

@@ -11,7 +11,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,6 @@ from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_NAME, element_kind
-from onnxopt.startup.record import record
 from onnxopt.verification.inputs.cases import Recipe, Trial
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.values import AXES, KNOWN, MODES, WIDE, Case, InputMaker, Unsupported, says_lengths
@@ -33,7 +32,7 @@ from onnxopt.worker.serving import Refused
 _FORMS: Final = "give a folder of NAME.npy or input_0.pb files, a FILE.npz, or NAME=FILE.npy"
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Data:
     """Values of inputs by name, and expected outputs if available."""
 

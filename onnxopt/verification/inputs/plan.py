@@ -9,13 +9,12 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from onnx import ModelProto
 
 from onnxopt.proto.element_types import TYPES
-from onnxopt.startup.record import record
 from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, Uses
 from onnxopt.verification.model.nodes import operator_names
 from onnxopt.verification.model.operators import CUTTING
@@ -35,7 +34,7 @@ _FLOAT_NAMES: Final = frozenset(t.name for t in TYPES if t.kind == "f" and t.is_
 _WIDE_INTEGERS: Final = frozenset(t.name for t in TYPES if t.kind in "iu" and t.bits >= 16)
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class InputSpec:
     """An input. A sequence is fed as a list of two or three elements."""
 
@@ -104,7 +103,7 @@ class InputSpec:
         return self.use.mask or "mask" in self.name.lower() or (self.kind == "bool" and len(self.shape) > 1)
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Plan:
     """The inputs of a model, and properties that influence cases."""
 

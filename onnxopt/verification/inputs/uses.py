@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import TYPES
-from onnxopt.startup.record import record
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.nodes import numbers as numbers_of
@@ -68,7 +68,7 @@ _KNOWN: Final = HANDED_ON | AFFINE | FORGETTING | having("computes") | SINKS.key
 _EDGE_OFFSETS: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 
 
-@record
+@dataclass
 class Use:
     """Use of an input."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.proto.element_types import BY_NAME, TYPES, element_kind, of
 from onnxopt.proto.element_types import is_float as is_float_type
-from onnxopt.startup.record import record
 from onnxopt.verification.inputs.cases import Recipe, turned_flags
 from onnxopt.verification.inputs.plan import LARGE_SIZE, InputSpec, Plan
 from onnxopt.verification.inputs.uses import INDEX, SIZE
@@ -148,7 +147,7 @@ class Unsupported(Exception):
     """An input of a type without values."""
 
 
-@record
+@dataclass(eq=False, repr=False)
 class Case:
     """Values for a run."""
 
@@ -157,7 +156,7 @@ class Case:
     feeds: dict[str, Any] = field(default_factory=dict)
 
 
-@record
+@dataclass(eq=False, repr=False)
 class InputMaker:
     """Makes feeds for the inputs of `plan`; `given` values are used unchanged. Raises Unsupported."""
 

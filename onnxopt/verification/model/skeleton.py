@@ -11,6 +11,7 @@ import math
 import stat
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,6 @@ from onnxopt.proto.messages import (
     tensor_to_array,
 )
 from onnxopt.proto.wire import Stored, call_of, map_file, skim
-from onnxopt.startup.record import record
 from onnxopt.verification.model.decisions import draws, is_decision, is_random_model
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.operators import WITH_BODIES
@@ -51,7 +51,7 @@ _DTYPES: Final[dict[int, Any]] = {t.code: t.dtype for t in TYPES if t.kind in "f
 _DATA: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Operand:
     """An operand of a random node, renamed to be compared."""
 

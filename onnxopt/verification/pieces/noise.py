@@ -7,13 +7,12 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.startup.record import record
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.programs.runner import Opened, Values
 from onnxopt.verification.programs.stream import Stream
@@ -25,7 +24,7 @@ from onnxopt.verification.run import Failed
 _MOST_ORDERS: Final = 24
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class View:
     """Layout of a value in B: A's value transposed, then reshaped."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from onnx import NodeProto
 
-from onnxopt.startup.record import record
 from onnxopt.verification.compare import as_held
 from onnxopt.verification.pieces.noise import View
 from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
 
 
-@record
+@dataclass
 class First:
     """Result of a candidate, run with all candidates, except doubtful candidates, assumed to be cutpoints."""
 
@@ -32,7 +32,7 @@ class First:
     moves: bool = False  # the piece only moves numbers, or is a node equal in both: agrees for any operands
 
 
-@record
+@dataclass
 class Fault:
     """A value of B that differs although all entries of its piece agree."""
 
@@ -155,7 +155,7 @@ class Faults:
 # -- bodies -----------------------------------------------------------------------------------------------
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Enclosing:
     """The position of a body of A and its counterpart in B."""
 

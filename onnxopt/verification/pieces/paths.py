@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from onnx import NodeProto
 
 from onnxopt.proto.element_types import BY_NAME, TYPES
-from onnxopt.startup.record import record
 from onnxopt.verification.model.nodes import domain_of
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.pairs import Pairs
@@ -77,7 +77,7 @@ def _makes_others(node: NodeProto) -> bool:
     return False
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Path:
     """Rounding on a path."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from onnx import NodeProto
 
-from onnxopt.startup.record import record
 from onnxopt.verification.compare import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
 from onnxopt.verification.model.nodes import bodies_of
 from onnxopt.verification.pieces.noise import Channels, Jumps, Unexplained, View, is_discrete, views
@@ -56,7 +55,7 @@ _OVER: Final = {INFINITE: OVERFLOWS, NO_NUMBER: "is no number in the narrower ty
 Found = dict[str, list[Any] | Failed]
 
 
-@record(eq=False)
+@dataclass(eq=False, repr=False)
 class Replay:
     """Pieces of B on A's values."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,7 +17,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from onnxopt.errors import few
 from onnxopt.proto.element_types import BY_CODE, element_kind
 from onnxopt.proto.messages import attribute_bytes
-from onnxopt.startup.record import record
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, inside, operator_of, reads_of
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import View
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Operators = frozenset[Name]
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Foreign:
     """Operators that cannot run."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import array_to_tensor, tensor_to_array
-from onnxopt.startup.record import record
 from onnxopt.verification.model.nodes import first_of, holds, operator_of
 from onnxopt.verification.model.operators import AFFINE, CUTTING, SIZED, STANDARD, WEIGHTS, having
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, types_of, widened
@@ -103,7 +102,7 @@ _GUESSED: Final = ("ShapeInferenceError", "TypeInferenceError")
 Prepare = Callable[[Any, Values], Values]  # changes a model in place; maps and returns the arrays of large weights
 
 
-@record(eq=False)
+@dataclass(eq=False, repr=False)
 class Runner:
     """Runs nodes of `program` in onnxruntime with optimizations off, or in the reference evaluator."""
 
