@@ -15,9 +15,9 @@ from onnxopt.verification.coverage.decisions import (
     computed_otherwise,
     has_another_body,
     hides_otherwise,
-    is_computed_otherwise,
     is_decided_otherwise,
-    is_made_otherwise,
+    made_otherwise,
+    upstream,
 )
 from onnxopt.verification.coverage.gaps import changed_blanks, have_other_points, unproven_blanks, unreached
 from onnxopt.verification.coverage.traces import traces
@@ -211,15 +211,14 @@ class Look:
         """
         pairs = Pairs(self.a.program, self.b.program)
         sameness = pairs.by_name  # shared, as value numbers are cached
-        decisions = self.plan.decisions
-        if is_made_otherwise(pairs, decisions, sameness) or is_decided_otherwise(pairs, decisions, sameness):
+        plan = self.plan
+        if any(made_otherwise(pairs, upstream(pairs, plan.decisions), sameness)):
             return True
-        steps, within = self.plan.steps, self.plan.within
-        if is_computed_otherwise(pairs, steps, sameness) or has_another_body(pairs, within, sameness):
+        if is_decided_otherwise(pairs, plan.decisions, sameness) or has_another_body(pairs, plan.within, sameness):
             return True
-        return have_few_rows(
-            self.a.program.skeleton.proto, [*computed_otherwise(pairs, self.plan.muted, sameness)], sizes
-        )
+        if any(computed_otherwise(pairs, upstream(pairs, plan.steps), sameness)):
+            return True
+        return have_few_rows(self.a.program.skeleton.proto, [*computed_otherwise(pairs, plan.muted, sameness)], sizes)
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

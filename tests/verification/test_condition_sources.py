@@ -31,7 +31,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]> g (float x, boo
         ("i = Cast <to = 7> (x) c = Cast <to = 9> (i)", ("i", True)),  # 0.5 is true, and its integer 0 is not
         # A boolean cast through a number is the same predicate.
         ("g = Greater (x, x) i = Cast <to = 6> (g) c = Cast <to = 9> (i)", ("g", True)),
-        ("n = Not (b) f = Cast <to = 1> (n) i = Cast <to = 7> (f) c = Cast <to = 9> (i)", ("i", True)),
+        ("n = Not (b) f = Cast <to = 1> (n) i = Cast <to = 7> (f) c = Cast <to = 9> (i)", ("b", False)),
         ("d = Cast <to = 9> (x) f = Cast <to = 1> (d) c = Cast <to = 9> (f)", ("x", True)),
         ("f = Cast <to = 1> (b) c = Cast <to = 9> (f)", ("f", True)),  # b is not known to be a boolean
         ("g = Greater (x, x) s = Cast <to = 8> (g) c = Cast <to = 9> (s)", ("s", True)),  # text is not a number

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, parser
 
-from onnxopt.verification.model.calls import UNKNOWN, Known
 from onnxopt.verification.model.decisions import changing, conditions
 from onnxopt.verification.model.operators import OPENING, OPERATORS
-from onnxopt.verification.model.shapes import shapes_of
+from onnxopt.verification.model.shapes import UNKNOWN, Known, shapes_of
 from tests import node_cases
 from tests.runtime import plain_session
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from onnx import parser
 
-from onnxopt.verification.model.calls import UNKNOWN, Call, Known, Shape
-from onnxopt.verification.model.shapes import carried, shapes_of
+from onnxopt.verification.model.shapes import SHAPES, UNKNOWN, Call, Known, Shape, shapes_of
 
 PICTURE: Shape = ("n", "c", "h", "w")
 NOTHING: Mapping[str, Sequence[int]] = {}
@@ -17,7 +16,7 @@ PICTURES = [PICTURE]
 
 def of(node: str, shapes: Sequence[Shape | None], integers: Mapping[str, Sequence[int]] = NOTHING) -> Shape | None:
     made = parser.parse_graph(f"g (float x) => (float y) {{ y = {node} }}").node[0]
-    return carried(Call(made, [Known(shape) for shape in shapes], lambda name: integers.get(name)))
+    return Call(made, [Known(shape) for shape in shapes], lambda name: integers.get(name)).computed(SHAPES)
 
 
 @pytest.mark.parametrize(

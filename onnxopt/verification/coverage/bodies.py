@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.conditions import Counterpart, counterparts
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, type_of
-from onnxopt.verification.rounding import Draws
+from onnxopt.verification.rounding import Draws, difference
 from onnxopt.verification.run import Failed
 
 _MAX_NODES: Final = 50  # nodes run to compute a value that is no cutpoint
@@ -26,30 +26,27 @@ Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 Programs = tuple[Program, Program]
 
 
-def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0, *, assuming: bool = False) -> Iterator[tuple[str, Walk]]:
+def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[str, Walk]]:
     """Yield (attribute, walk) for each body of A's node `i` and its counterpart in B's node `j`.
 
-    Bodies run on the cases of the enclosing walk; of a loop, iteration `turn`, with drawn states unless 0. assuming:
-    only untaken branches that read their own condition, with the condition set as the branch requires. Bodies with
-    unknown inputs, or that fail, are left out.
+    Bodies run on the cases of the enclosing walk; of a loop, iteration `turn`, with drawn states unless 0. An untaken
+    branch that reads its own condition runs again with the condition that it requires. Bodies with unknown inputs, or
+    that fail, are left out.
     """
     captured = _Captured(outer, (outer.a.nodes[i], outer.b.nodes[j]))
     for part in counterparts(outer, i, j):
-        walk = _walked(captured, part, turn, assuming=assuming)
+        walk = _walked(captured, part, turn)
         if walk is not None:
             yield part.enclosing.name, walk
 
 
-def _walked(captured: _Captured, part: Counterpart, turn: int, *, assuming: bool) -> Walk | None:
+def _walked(captured: _Captured, part: Counterpart, turn: int) -> Walk | None:
     outer, nodes = captured.outer, captured.nodes
     a, b = Program(outer.a.skeleton, part.mine, outer.a), Program(outer.b.skeleton, part.theirs, outer.b)
-    told = [body.given & names.keys() for body, names in zip((a, b), part.assumed)]
-    if assuming and not any(told):
-        return None
-    known = _known(captured, (a, b), part, turn, told if assuming else ())
-    if not known:
+    if part.assumed and part.assumed.keys().isdisjoint(a.given | b.given):
         return None
     try:
+        known = [_assumed(captured.given((a, b), turn, case), part.assumed) for case in part.enclosing.cases]
         walk = Walk(
             outer.runner.inside(a),
             outer.replay.runner.inside(b),
@@ -63,20 +60,9 @@ def _walked(captured: _Captured, part: Counterpart, turn: int, *, assuming: bool
             enclosing=part.enclosing,
         )
         walk.run()
-    except (Failed, ValueError):  # or a type impossible as an input
+    except (_Unknown, Failed, KeyError, ValueError):  # or released, or a type impossible as an input
         return None
     return walk
-
-
-def _known(
-    captured: _Captured, programs: Programs, part: Counterpart, turn: int, told: Sequence[Collection[str]]
-) -> list[dict[str, Any]]:
-    """Return the inputs of the bodies, by case; [] if unknown in any case. `told`: conditions to set."""
-    try:
-        known = [captured.given(programs, turn, case) for case in part.enclosing.cases]
-        return [_assumed(values, told, part.assumed) for values in known] if told else known
-    except (_Unknown, Failed, KeyError):  # released
-        return []
 
 
 def _types(captured: _Captured, programs: Programs, known: Mapping[str, Any]) -> dict[str, str]:
@@ -134,7 +120,8 @@ class _Captured:
                 raise _Unknown
             read = [*zip(names, given), *((name, value(name, case)) for name in body.given.difference(names))]
             for name, one in read:
-                if not isinstance(one, (np.ndarray, list)) or not _is_one(found.setdefault(name, one), one):
+                known = found.setdefault(name, one)
+                if not isinstance(one, (np.ndarray, list)) or not (known is one or difference(known, one).within(0.0)):
                     raise _Unknown
         return found
 
@@ -158,19 +145,10 @@ class _Captured:
         return len(self.outer.b.cone([name], self.outer.fed, _MAX_NODES)) < _MAX_NODES
 
 
-def _assumed(
-    found: dict[str, Any], told: Sequence[Collection[str]], conditions: Sequence[Mapping[str, bool]]
-) -> dict[str, Any]:
-    """Return the inputs of a branch with conditions set as the branch requires.
-
-    Raises _Unknown for contradictory values under the same name.
-    """
-    truths: dict[str, bool] = {}
-    for names, known in zip(told, conditions):
-        if any(truths.setdefault(name, known[name]) != known[name] for name in names):
-            raise _Unknown
-    told_of = {name: truth for name, truth in truths.items() if found[name].dtype == np.bool_}
-    return found | {name: np.full_like(found[name], truth) for name, truth in told_of.items()}
+def _assumed(found: dict[str, Any], conditions: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the inputs of a branch with conditions set as the branch requires."""
+    told = {n: truth for n, truth in conditions.items() if n in found and found[n].dtype == np.bool_}
+    return found | {name: np.full_like(found[name], truth) for name, truth in told.items()}
 
 
 def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) -> list[Any]:
@@ -202,14 +180,3 @@ def _later(value: Any, seed: int) -> Any:
     if not isinstance(value, np.ndarray) or element_kind(value) != "f":
         return value
     return np.asarray(Draws(seed, zlib.crc32(value.tobytes())).normal(value.shape), value.dtype)
-
-
-def _is_one(a: Any, b: Any) -> bool:
-    """Return whether two values are equal, bit for bit."""
-    if a is b:
-        return True
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_is_one, a, b))
-    if isinstance(a, list) or isinstance(b, list):
-        return False
-    return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto
 
 from onnxopt.verification.model.nodes import domain_of, first_of, int_of
-from onnxopt.verification.model.operators import OPERATORS
-from onnxopt.verification.pieces.outcome import Enclosing
-from onnxopt.verification.pieces.pairs import Sameness
+from onnxopt.verification.model.ranges import ANY
+from onnxopt.verification.pieces.outcome import Enclosing, depth
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, bodies
-from onnxopt.verification.programs.runner import Runner
-from onnxopt.verification.run import Failed
 
 # -- conditions -------------------------------------------------------------------------------------------
 
 BRANCHES: Final = ("then_branch", "else_branch")
 _BOOL: Final = 9  # of TensorProto.DataType
 _STRING: Final = 8
-# Operators with boolean results. A Cast depends on its target type.
-_BOOLEAN: Final = frozenset(k for k, row in OPERATORS.items() if "forgets" in row.traits and row.high == 1)
 
 
 def is_if(node: NodeProto) -> bool:
@@ -95,15 +91,9 @@ def said(program: Program, name: str, truth: bool) -> dict[str, bool]:
 
 def _keeps_truth(program: Program, node: NodeProto) -> bool:
     """Return whether a node casts to booleans, or booleans to zeros and ones, as some exporters do."""
-    to = int_of(node, "to") if node.op_type == "Cast" else 0
-    return to == _BOOL or (to not in (0, _STRING) and _is_boolean(program, node.input[0]))
-
-
-def _is_boolean(program: Program, name: str) -> bool:
-    node = program.nodes[program.maker[name]] if name in program.maker else None
-    if node is None or domain_of(node.domain):
-        return False
-    return node.op_type in _BOOLEAN or any(a.name == "to" and a.i == _BOOL for a in node.attribute)
+    to = int_of(node, "to") if node.op_type == "Cast" else _STRING
+    operand = program.ranges.get(node.input[0], ANY)
+    return to == _BOOL or (to != _STRING and operand.integer and operand.low >= 0 and operand.high <= 1)
 
 
 # -- in both models --------------------------------------------------------------------------------------
@@ -157,7 +147,7 @@ def _is_one(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
         return _are_one_input(walk, mine, theirs, by_name=by_name)
     if by_name:
         return theirs in walk.agreed and walk.pairs.of.get(theirs) == mine
-    return walk.sameness.are_made_alike(mine, theirs) or _are_alike_folded(walk, mine, theirs)
+    return walk.sameness.are_made_alike(mine, theirs)
 
 
 def _are_one_input(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
@@ -179,43 +169,13 @@ def _place(name: str, names: list[str]) -> int | None:
     return names.index(name) if name in names else None
 
 
-def _are_alike_folded(walk: Walk, mine: str, theirs: str) -> bool:
-    """Return whether two values are equal once constant values, perhaps folded in one model, are computed."""
-    if (known := walk.folded.get((mine, theirs))) is not None:
-        return known
-    sides = (walk.runner, mine, walk.fed_of_a), (walk.replay.runner, theirs, walk.fed)
-    held = _made_of_constants(*sides[0]), _made_of_constants(*sides[1])
-    found = any(held) and Sameness(walk.pairs, walk.agreed, walk.replay.views, held).are_made_alike(mine, theirs)
-    walk.folded[mine, theirs] = found
-    return found
-
-
-def _made_of_constants(runner: Runner, value: str, fed: Collection[str]) -> dict[str, Any]:
-    """Return the constant values read by nodes between `fed` and a value, computed by a run."""
-    program = runner.program
-    read = [*dict.fromkeys(_fixed_reads(program, program.cone([value], fed)))]
-    if not read:
-        return {}
-    try:
-        return dict(runner.open(program.cone(read, ()), {}, read).run({}))
-    except Failed:
-        return {}
-
-
-def _fixed_reads(program: Program, nodes: Collection[int]) -> Iterator[str]:
-    for i in nodes:
-        if program.fixed.isdisjoint(program.nodes[i].output):
-            yield from (r for r in program.reads[i] if r in program.fixed)
-
-
 # -- counterparts -----------------------------------------------------------------------------------------
 # A branch corresponds to the same branch if B's condition is equal, and to the opposite branch if negated. If B's
 # condition is different or missing (known by B), the branch corresponds to the nodes of B that make the If's results,
 # in the cases that take the branch.
 
+_MAX_ASSUMED: Final = 4  # nested parts in which untaken branches are run on assumed conditions too
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
-Assumed = tuple[Mapping[str, bool], Mapping[str, bool]]  # conditions of A and B
-_NOTHING: Final[Assumed] = ({}, {})
 
 
 class Counterpart(NamedTuple):
@@ -225,7 +185,7 @@ class Counterpart(NamedTuple):
     mine: GraphProto
     theirs: GraphProto
     outputs: list[tuple[str, str]] | None = None  # corresponding outputs, if not the bodies'
-    assumed: Assumed = _NOTHING  # values of conditions, for a branch that no case takes
+    assumed: Mapping[str, bool] = MappingProxyType({})  # conditions set as required by a branch that no case takes
 
 
 def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
@@ -253,7 +213,11 @@ def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
             yield from _in_place(outer, nodes, name, cases)
         if other in theirs and asks is not None:
             enclosing = Enclosing(outer, nodes, name, other, cases or every, is_sure)
-            yield Counterpart(enclosing, mine[name], theirs[other], assumed=_NOTHING if cases else _assumed(enclosing))
+            yield Counterpart(enclosing, mine[name], theirs[other])
+            if not cases and depth(outer) < _MAX_ASSUMED:
+                told = said(outer.b, y.input[0], other == BRANCHES[0])
+                told |= said(outer.a, x.input[0], name == BRANCHES[0])
+                yield Counterpart(enclosing, mine[name], theirs[other], assumed=told)
 
 
 def _asks(outer: Walk, nodes: Nodes) -> tuple[bool | None, bool]:
@@ -268,13 +232,6 @@ def _asks(outer: Walk, nodes: Nodes) -> tuple[bool | None, bool]:
     return asks, False
 
 
-def _assumed(enclosing: Enclosing) -> Assumed:
-    """Return the conditions of A and B as required by an untaken branch, and their negations."""
-    (x, y), outer = enclosing.nodes, enclosing.outer
-    mine = said(outer.a, x.input[0], enclosing.name == BRANCHES[0])
-    return mine, said(outer.b, y.input[0], enclosing.theirs == BRANCHES[0])
-
-
 def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Iterator[Counterpart]:
     """Yield the nodes of B that make the results of A's node from cutpoints, as a counterpart of its branch."""
     mine, of = held(outer.a, nodes[0])[name], outer.pairs.by_original
@@ -282,10 +239,8 @@ def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Ite
     if not made:
         return
     found = outer.b.cone([value for _, value in made], outer.fed)
-    graph = type(mine)(name="in place")
-    graph.node.extend(outer.b.nodes[n] for n in found)
-    for _, value in made:
-        graph.output.add(name=value)
+    graph = GraphProto(name="in place", node=[outer.b.nodes[n] for n in found])
+    graph.output.extend(ValueInfoProto(name=value) for _, value in made)
     yield Counterpart(Enclosing(outer, nodes, name, "", cases, in_place=frozenset(found)), mine, graph, made)
 
 
@@ -294,40 +249,32 @@ def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Ite
 
 def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
     """Return a node's bodies by name; for a call, the function with the model's opsets, as a graph."""
-    model = program.skeleton.proto
     function = program.skeleton.functions.of(node)
     if function is None:
         return bodies(node)
     versions = program.skeleton.versions
     if any(versions.get(domain_of(o.domain)) != o.version for o in function.opset_import):
         return {}
-    graph = type(model.graph)(name=function.name)
-    for name in function.input:
-        graph.input.add(name=name)
-    for name in function.output:
-        graph.output.add(name=name)
-    given = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
-    for n in function.node:
-        graph.node.append(_told(n, given))
+    graph = GraphProto(name=function.name, node=function.node)
+    graph.input.extend(ValueInfoProto(name=name) for name in function.input)
+    graph.output.extend(ValueInfoProto(name=name) for name in function.output)
+    _resolve(graph, {a.name: a for a in (*function.attribute_proto, *node.attribute)})
     return {function.name: graph}
 
 
-def _told(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """Return a copy of a node with references to attributes of the call resolved."""
-    found = type(node)()
-    found.CopyFrom(node)
-    del found.attribute[:]
-    for a in node.attribute:
-        if a.ref_attr_name and a.ref_attr_name not in given:
-            continue
-        added = found.attribute.add()
-        added.CopyFrom(given[a.ref_attr_name] if a.ref_attr_name else a)
-        added.name = a.name
-        if a.HasField("g"):
-            inner = [_told(n, given) for n in a.g.node]
-            del added.g.node[:]
-            added.g.node.extend(inner)
-    return found
+def _resolve(graph: GraphProto, given: Mapping[str, AttributeProto]) -> None:
+    """Resolve references to attributes of a call, in place."""
+    for node in graph.node:
+        told = {a.name: given.get(a.ref_attr_name) if a.ref_attr_name else a for a in node.attribute}
+        attributes = [
+            (name, AttributeProto.FromString(a.SerializeToString())) for name, a in told.items() if a is not None
+        ]
+        del node.attribute[:]
+        for name, a in attributes:
+            a.name = name
+            node.attribute.append(a)
+        for body in bodies(node).values():
+            _resolve(body, given)
 
 
 def opened(node: NodeProto, branch: str) -> list[NodeProto]:

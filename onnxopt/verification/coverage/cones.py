@@ -6,10 +6,8 @@ Also collects breakpoints: numbers at which an operator's behaviour changes.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 import numpy as np
@@ -106,6 +104,11 @@ def _are_tensors(walk: Walk, names: Sequence[str]) -> bool:
     return all(isinstance(known.get(name), np.ndarray) for known in walk.original.values for name in names)
 
 
+def tensors(walk: Walk, name: str) -> list[Any]:
+    """Return the tensors of a value of A still in memory, by case."""
+    return [v for known in walk.original.values if isinstance(v := known.get(name), np.ndarray)]
+
+
 def made_of(
     program: Program, values: Collection[str], cuts: Collection[str], hands_on: Collection[str] = ()
 ) -> tuple[set[str], list[str]]:
@@ -114,29 +117,16 @@ def made_of(
     handed: results of operators in `hands_on` that read only `values`, each other and constants. made: the next `cuts`
     that depend on `values` or `handed`.
     """
-    handed, found = {*values}, list[str]()
-    readers = program.readers
-    queue = [i for v in handed if v in program.maker for i in readers.get(v, ())]
-    heapify(queue)
-    last = -1
-    while queue:
-        if (i := heappop(queue)) == last:
+    handed, depending, found = {*values}, {*values}, list[str]()
+    for node, reads in zip(program.nodes, program.reads):
+        if depending.isdisjoint(reads):
             continue
-        last = i
-        is_handed = program.nodes[i].op_type in hands_on and _reads_only(program, i, handed)
-        for output in filter(None, program.nodes[i].output):
-            if output in cuts:
-                found.append(output)
-            if is_handed:
-                handed.add(output)
-            if is_handed or output not in cuts:
-                for reader in readers.get(output, ()):
-                    heappush(queue, reader)
+        is_handed = node.op_type in hands_on and all(r in handed or program.is_constant(r) for r in reads)
+        made = [*filter(None, node.output)]
+        found += [output for output in made if output in cuts]
+        handed.update(made if is_handed else ())
+        depending.update(output for output in made if is_handed or output not in cuts)
     return handed.difference(values), found
-
-
-def _reads_only(program: Program, i: int, values: Collection[str]) -> bool:
-    return all(r in values or program.is_constant(r) for r in program.reads[i])
 
 
 def outputs_behind(walk: Walk, values: Iterable[str]) -> list[str]:
@@ -163,16 +153,11 @@ class Breakpoints:
         """Return the sorted breakpoints of nodes and their bodies."""
         return sorted({n for i in nodes for node in inside([self._program.nodes[i]]) for n in self._of(node)})
 
-    def all(self) -> list[float]:
-        """Return the sorted breakpoints of all nodes."""
-        return self.of(range(len(self._program.nodes)))
-
     def _of(self, node: NodeProto) -> Iterator[float]:
         for k in range(len(node.input)):
             yield from filter(math.isfinite, breakpoints(node, k, self._numbers))
-        yield from self._epsilons_of(node) if self._epsilons else ()
-
-    def _epsilons_of(self, node: NodeProto) -> Iterator[float]:
+        if not self._epsilons:
+            return
         if node.op_type == "Add":
             yield from (n for name in node.input for n in self._numbers(name) if 0 < n <= EPSILON)
         elif node.op_type in _NORMALIZATIONS:
@@ -190,12 +175,8 @@ def integer_ends(nodes: Iterable[NodeProto]) -> list[float]:
 
 def only_in_one(x: Sequence[float], y: Sequence[float]) -> list[float]:
     """Return the numbers of each list without a close number in the second."""
-    return _only(x, y) + _only(y, x)
-
-
-def _only(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    near = ((n, y[max(bisect_left(y, n) - 1, 0) : bisect_left(y, n) + 1]) for n in x)
-    return [n for n, others in near if not any(abs(n - o) <= _FOLLOWED_SHARE * abs(n) for o in others)]
+    every = ((n, others) for some, others in ((x, y), (y, x)) for n in some)
+    return [n for n, others in every if np.abs(np.subtract(others, n)).min(initial=np.inf) > _FOLLOWED_SHARE * abs(n)]
 
 
 def between(points: Sequence[float], every: Sequence[float]) -> list[float]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -24,14 +24,16 @@ from onnxopt.verification.coverage.cones import (
     integer_ends,
     made_of,
     only_in_one,
+    tensors,
 )
 from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import (
     ALL_FACTORS,
     POSITIVE_FACTORS,
     WIDE_FACTORS,
-    Beyond,
+    Sampler,
     Verdict,
+    beyond,
     changing_values,
     differs,
     elsewhere,
@@ -45,10 +47,10 @@ from onnxopt.verification.coverage.probe import (
 from onnxopt.verification.inputs.windows import are_few, least_rows
 from onnxopt.verification.model.operators import DROPPING, SINKS, having
 from onnxopt.verification.pieces.noise import is_discrete
-from onnxopt.verification.pieces.pairs import Sameness
+from onnxopt.verification.pieces.outcome import Fault
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.rounding import Difference, Draws
+from onnxopt.verification.records import AND
 
 _MAX_VALUES: Final = 32  # probed, of each kind
 _MAX_STEPS: Final = 16  # likewise, for kinds with more samples
@@ -68,23 +70,24 @@ _ARITHMETIC: Final = (
 ) | {"Constant"}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Gap:
-    """A coverage gap."""
+    """A coverage gap, or a fault in a part that no case ran."""
 
-    value: str  # of B
-    part: str  # kind, in words
-    how: str  # the probe that shows a difference, in words
-    differs: bool
-    stays: bool = False  # no further case closes the gap
+    why: str  # description of the gap, or ""
+    scope: str = ""  # path of the body
+    walk: Walk | None = None  # comparison of the body
+    faults: list[Fault] = field(default_factory=list)  # in `walk`
+    silent: bool = False  # agrees on drawn numbers
+    stays: bool = False  # differs on drawn numbers, and no case can close the gap
 
 
-def gaps(walk: Walk, sameness: Sameness) -> Iterator[Gap]:
-    """Yield the gaps by kind. The first values of each kind are probed."""
+def gaps(walk: Walk) -> Iterator[Gap]:
+    """Yield the values that agree without proof, by kind. The first values of each kind are probed."""
     for find, part, how in _KINDS:
-        for value, found in find(walk, sameness).items():
+        for value, found in find(walk).items():
             stays = find is _behind_steps and found and not _could_tell(walk, value)
-            yield Gap(value, f"`{value}` {part}", how, found, stays)
+            yield Gap(f"`{value}` {part}{f'{AND}{how}' if found else ''}", silent=not found, stays=stays)
 
 
 def _cuts(walk: Walk) -> Iterator[str]:
@@ -95,11 +98,6 @@ def _cuts(walk: Walk) -> Iterator[str]:
 def _cones(walk: Walk, value: str) -> tuple[list[int], list[int]]:
     """Return the nodes of A and of B between cutpoints and a value."""
     return walk.a.cone([walk.pairs.of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
-
-
-def _known(walk: Walk, value: str) -> list[Any]:
-    """Return A's tensors of a value still in memory, by case."""
-    return [v for known in walk.original.values if isinstance(v := known.get(walk.pairs.of[value]), np.ndarray)]
 
 
 # -- blank values ---------------------------------------------------------------------------------------
@@ -126,23 +124,18 @@ def _is_proven(walk: Walk, value: str) -> bool:
     cone, found = Cone.of(walk, value), Verdict.SILENT
     for factor in (1.0, 64.0, 4096.0):
         if cone is not None and found is Verdict.SILENT:
-            found = probe(cone, partial(_filled, factor=factor))
+            found = probe(cone, partial(filled, factor=factor))
     return found is Verdict.AGREES
-
-
-def _filled(cone: Cone, known: Any, factor: float) -> Iterator[Any]:
-    rng = Draws(cone.walk.seed, cone.original)
-    return (filled(known, rng, factor, positive=positive) for positive in (False, True))
 
 
 # -- decisions ------------------------------------------------------------------------------------------
 
 
-def undecided(walk: Walk, sameness: Sameness) -> dict[str, bool]:
+def undecided(walk: Walk) -> dict[str, bool]:
     """Return {nearly constant decision: whether it differs on distant numbers or equal integers}."""
     settled = walk.cuts.union(walk.pending)
     little = (v for v in walk.b.maker if v in settled and v in walk.pairs.of and _says_little(walk, v))
-    found = list(itertools.islice((v for v in little if not sameness.is_made_alike(v)), _MAX_VALUES))
+    found = list(itertools.islice((v for v in little if not walk.sameness.is_made_alike(v)), _MAX_VALUES))
     if not found:
         return {}
     a, b = Breakpoints(walk.a), Breakpoints(walk.b)
@@ -151,8 +144,8 @@ def undecided(walk: Walk, sameness: Sameness) -> dict[str, bool]:
         mine, theirs = _cones(walk, value)
         points = sorted({*a.of(mine), *b.of(theirs)})
         cone = Cone.of(walk, value)
-        beyond = Beyond(between(points, points), ALL_FACTORS, flips=True)
-        asked[value] = differs(cone, beyond, grossly) or _differs_where_equal(cone, points)
+        far = partial(beyond, points=between(points, points), factors=ALL_FACTORS, flip=True)
+        asked[value] = differs(cone, far, grossly) or _differs_where_equal(cone, points)
     return asked | dict.fromkeys(little, False)
 
 
@@ -175,7 +168,7 @@ def _free(walk: Walk) -> set[str]:
 def _says_little(walk: Walk, value: str) -> bool:
     """Return whether booleans are nearly all equal in all cases, or integers all equal."""
     kind = walk.replay.kind(value)
-    known = [v for v in _known(walk, value) if v.size] if kind in _DECISIONS else []
+    known = [v for v in tensors(walk, walk.pairs.of[value]) if v.size] if kind in _DECISIONS else []
     if not known:
         return False
     every = np.concatenate([v.reshape(-1) for v in known])
@@ -196,14 +189,14 @@ def _of_other_points(walk: Walk, values: Iterable[str], *, epsilons: bool = Fals
             yield value, between(others, sorted({0.0, *x, *y}))
 
 
-def _picked(walk: Walk, sameness: Sameness) -> dict[str, bool]:
+def _picked(walk: Walk) -> dict[str, bool]:
     """Return {index with different breakpoints upstream: whether it differs with all numbers on the same side}.
 
     Example: only one model applies Relu before ArgMax.
     """
     values = [v for v in _cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS and _picks(walk, v)]
     found = itertools.islice(_of_other_points(walk, values), _MAX_VALUES) if values else ()
-    return {v: differs(Cone.of(walk, v), Beyond(points), grossly) for v, points in found}
+    return {v: differs(Cone.of(walk, v), partial(beyond, points=points), grossly) for v, points in found}
 
 
 def _picks(walk: Walk, value: str) -> bool:
@@ -214,21 +207,20 @@ def _picks(walk: Walk, value: str) -> bool:
 
 def have_other_points(a: Program, b: Program) -> bool:
     """Return whether a program has breakpoints absent in the second."""
-    return bool(only_in_one(*(Breakpoints(p, epsilons=True).all() for p in (a, b))))
+    return bool(only_in_one(*(Breakpoints(p, epsilons=True).of(range(len(p.nodes))) for p in (a, b))))
 
 
 def unreached(walk: Walk) -> list[str]:
     """Return the cutpoints with different breakpoints that differ beyond them, together with downstream values."""
     found = itertools.islice(_of_other_points(walk, _cuts(walk), epsilons=True), _MAX_VALUES)
-    return [
-        v for v, points in found if _reaches_output(walk, v, Beyond(points, POSITIVE_FACTORS), iter(range(_FOLLOWED)))
-    ]
+    far = ((v, partial(beyond, points=points, factors=POSITIVE_FACTORS)) for v, points in found)
+    return [v for v, sampler in far if _reaches_output(walk, v, sampler, iter(range(_FOLLOWED)))]
 
 
 def _reaches_output(
     walk: Walk,
     value: str,
-    beyond: Beyond,
+    sampler: Sampler,
     budget: Iterator[int],
     behind: frozenset[str] = frozenset(),
     depth: int = _DEPTH,
@@ -238,31 +230,31 @@ def _reaches_output(
     A bound moved on purpose (a quantizer before operators that move numbers) is compensated by its readers. behind:
     values upstream that differ.
     """
-    if next(budget, None) is None or not differs(Cone.of(walk, value, behind), beyond, grossly):
+    if next(budget, None) is None or not differs(Cone.of(walk, value, behind), sampler, grossly):
         return False
     if not depth or value in {walk.pairs.by_original.get(o, o) for o in walk.a.outputs}:
         return True
     cuts = walk.cuts.intersection(walk.pairs.of) - behind
     following = made_of(walk.b, [value], cuts)[1]
-    return any(_reaches_output(walk, v, beyond, budget, behind | {value}, depth - 1) for v in following)
+    return any(_reaches_output(walk, v, sampler, budget, behind | {value}, depth - 1) for v in following)
 
 
 # -- narrower integers ----------------------------------------------------------------------------------
 
 
-def _narrowed(walk: Walk, sameness: Sameness) -> dict[str, bool]:
+def _narrowed(walk: Walk) -> dict[str, bool]:
     """Return {value computed through narrower integers than in A: whether it differs on numbers too large for them}."""
-    found = itertools.islice(_by_narrower(walk, sameness), _MAX_STEPS) if integer_ends(walk.b.nodes) else ()
-    far = WIDE_FACTORS
-    return {v: differs(Cone.of(walk, v), Beyond(between(ends, ends), far), grossly) for v, ends in found}
+    found = itertools.islice(_by_narrower(walk), _MAX_STEPS) if integer_ends(walk.b.nodes) else ()
+    far = ((v, partial(beyond, points=between(ends, ends), factors=WIDE_FACTORS)) for v, ends in found)
+    return {v: differs(Cone.of(walk, v), sampler, grossly) for v, sampler in far}
 
 
-def _by_narrower(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[float]]]:
+def _by_narrower(walk: Walk) -> Iterator[tuple[str, list[float]]]:
     """Yield (value, bounds of the narrower integers)."""
     for value in _cuts(walk):
         mine, theirs = _cones(walk, value)
         ends = integer_ends(walk.b.nodes[i] for i in theirs)
-        if not ends or sameness.is_made_alike(value):
+        if not ends or walk.sameness.is_made_alike(value):
             continue
         # Numbers too large for A's own narrow integers have no right result.
         has_such = integer_ends(walk.a.nodes[i] for i in mine)
@@ -283,19 +275,15 @@ def _makes_sizes(program: Program, nodes: Iterable[int]) -> bool:
 # -- steps and dropped numbers --------------------------------------------------------------------------
 
 
-def _behind_steps(walk: Walk, sameness: Sameness) -> dict[str, bool]:
+def _behind_steps(walk: Walk) -> dict[str, bool]:
     """Return {agreeing value behind a step, with a differing operand: whether it differs close to a case's numbers}.
 
     A scale may have been moved through the step on purpose, or no number was close enough to a breakpoint.
     """
-    found = itertools.islice(_made_of_moved(walk, sameness), _MAX_STEPS)
-    return {v: differs(Cone.of(walk, v), _like(walk, v)) for v in found}
-
-
-def _like(walk: Walk, value: str) -> Any:
-    if _is_step(walk, value):
-        return partial(near, most=_NEAR_SAMPLES)
-    return partial(elsewhere, most=_FAR_SAMPLES)  # negative numbers are too far from zero
+    found = itertools.islice(_made_of_moved(walk), _MAX_STEPS)
+    # Of dropped numbers, the negative are too far from zero for small changes.
+    samplers = partial(elsewhere, most=_FAR_SAMPLES), partial(near, most=_NEAR_SAMPLES)
+    return {v: differs(Cone.of(walk, v), samplers[_is_step(walk, v)]) for v in found}
 
 
 def _could_tell(walk: Walk, value: str) -> bool:
@@ -303,10 +291,10 @@ def _could_tell(walk: Walk, value: str) -> bool:
     return not (is_discrete(walk.replay.kind(value)) or walk.replay.are_steps(value))
 
 
-def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
+def _made_of_moved(walk: Walk) -> Iterator[str]:
     """Yield the steps with a shared value upstream that differs by more than rounding."""
     known: dict[str, bool] = {}
-    between_ = _steps(walk, sameness)
+    between_ = _steps(walk)
     while some := list(itertools.islice(between_, _NOISE_BATCH)):
         open_ = list(dict.fromkeys(v for _, values in some for v in values if v not in known))
         _measure(walk, [v for v in open_ if not walk.agrees_between(v)], known)
@@ -320,7 +308,10 @@ def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
 def _measure(walk: Walk, values: Sequence[str], known: dict[str, bool]) -> None:
     """Add to `known` whether rounding explains the differences of values from cutpoints."""
     noise = walk.noise(values) if values else {}
-    known.update((v, _is_rounded(walk, v, noise.get(v, []))) for v in values)
+    for v in values:
+        found = walk.latest[v]
+        is_number = not any(d.note for d in found)
+        known[v] = is_number and explains(walk, walk.replay, v, found, noise.get(v, []), (walk.fed, walk.fed_of_a))
 
 
 def _adds_nothing(walk: Walk, value: str, known: Container[str]) -> bool:
@@ -328,7 +319,7 @@ def _adds_nothing(walk: Walk, value: str, known: Container[str]) -> bool:
     return walk.agrees_between(value) and all(e in walk.cuts or e in known for e in walk.first[value].entries)
 
 
-def _steps(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[str]]]:
+def _steps(walk: Walk) -> Iterator[tuple[str, list[str]]]:
     """Yield (step, differing values between the step and preceding cutpoints)."""
     of, behind = walk.pairs.of, set[str]()
     for node, reads in zip(walk.b.nodes, walk.b.reads):
@@ -336,19 +327,10 @@ def _steps(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[str]]]:
         for output in filter(None, node.output):
             if output not in walk.cuts:
                 behind.update([output] if is_behind or output in walk.latest else ())
-            elif is_behind and output in of and _hides(walk, output) and not sameness.is_made_alike(output):
-                yield output, _differing(walk, output)
-
-
-def _differing(walk: Walk, value: str) -> list[str]:
-    """Return the differing values in the cone of a cutpoint."""
-    inside = walk.b.made(walk.b.cone([value], walk.fed))
-    return [v for v in inside if v in walk.latest and v not in walk.cuts]
-
-
-def _hides(walk: Walk, value: str) -> bool:
-    """Return whether a value may be equal despite different operands."""
-    return _is_step(walk, value) or _drops(walk, value)
+            elif is_behind and output in of and (_is_step(walk, output) or _drops(walk, output)):
+                if not walk.sameness.is_made_alike(output):
+                    inside = walk.b.made(walk.b.cone([output], walk.fed))
+                    yield output, [v for v in inside if v in walk.latest and v not in walk.cuts]
 
 
 def _drops(walk: Walk, value: str) -> bool:
@@ -356,7 +338,7 @@ def _drops(walk: Walk, value: str) -> bool:
 
     In many rows, hardly any channel is ignored in all.
     """
-    if not are_few(least_rows(v.shape) for v in _known(walk, value)):
+    if not are_few(least_rows(v.shape) for v in tensors(walk, walk.pairs.of[value])):
         return False
     return any(p.nodes[i].op_type in DROPPING for p, nodes in zip((walk.a, walk.b), _cones(walk, value)) for i in nodes)
 
@@ -364,19 +346,11 @@ def _drops(walk: Walk, value: str) -> bool:
 def _is_step(walk: Walk, value: str) -> bool:
     if not walk.replay.kind(value).startswith("tensor("):
         return False
-    known = _known(walk, value)
+    known = tensors(walk, walk.pairs.of[value])
     return not _could_tell(walk, value) or (len(known) == len(walk.original.values) and all(map(is_dull, known)))
 
 
-def _is_rounded(walk: Walk, value: str, noise: Sequence[Difference]) -> bool:
-    """Return whether rounding explains a value's difference from cutpoints."""
-    differences = walk.latest[value]
-    if any(d.note for d in differences):
-        return False
-    return explains(walk, walk.replay, value, differences, noise, (walk.fed, walk.fed_of_a))
-
-
-Find = Callable[["Walk", "Sameness"], dict[str, bool]]
+Find = Callable[["Walk"], dict[str, bool]]
 _KINDS: Final[tuple[tuple[Find, str, str], ...]] = (
     (undecided, "is nearly constant in each case", "differs on other numbers"),
     (_picked, "has other bounds", "differs where all operands are on one side of a bound"),

@@ -48,53 +48,42 @@ _MASKS: Final = 3  # sets of booleans
 # -- far from a case's numbers ---------------------------------------------------------------------------
 
 
-class Beyond:
-    """Multiples of a case's floats, and numbers between breakpoints.
+def beyond(
+    cone: Cone, known: Known, points: Sequence[float], factors: Sequence[float] = (), *, flip: bool = False
+) -> Iterator[Known]:
+    """Yield multiples of a case's floats, and numbers between breakpoints.
 
     The numbers are mixed, all on one side, and as small as an epsilon. A breakpoint present in only one of two programs
-    shows as a difference. flips: negate booleans too, if both programs read all.
+    shows as a difference. flip: negate booleans too, if both programs read all.
     """
-
-    def __init__(self, points: list[float], factors: Sequence[float] = (), *, flips: bool = False) -> None:
-        self._points, self._factors, self._flips = points, factors, flips
-
-    def __call__(self, cone: Cone, known: Known) -> Iterator[Known]:
-        free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
-        floats = self._floats(free, Draws(cone.walk.seed, cone.original)) if free else ()
-        every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
-        every += self._flipped(cone, known) if self._flips else []
-        yield from every[:: -(-len(every) // MAX_TURNING)] if every and cone.takes_turns else every
-
-    def _flipped(self, cone: Cone, known: Known) -> list[Known]:
-        found = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
-        return [found] if found and found.keys() <= cone.both else []
-
-    def _floats(self, known: Known, rng: Draws) -> Iterator[Known]:
-        with np.errstate(all="ignore"):
-            for factor in self._factors:
-                yield {n: np.asarray(v * v.dtype.type(_signed(factor, v))) for n, v in known.items()}
-            for bound, sign in zip(self._points[-1:] + self._points[:1], (1, -1)):
-                yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
-        # Negligible beside larger numbers, so in separate samples.
-        for epsilon in (p for p in self._points if 0 < p < EPSILON):
-            yield from _as_small(known, epsilon)
-        for point in self._points:
-            yield {n: self._mixed(v, point, rng) for n, v in known.items()}
-
-    def _mixed(self, value: Any, point: float, rng: Draws) -> Any:
-        """Return all points in one tensor; for a single element, each in turn."""
-        points = [p for p in ((point,) if value.size == 1 else self._points) if _may_be(value, p)]
-        return covering(points, value.shape, rng).astype(value.dtype) if points else value
+    free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
+    floats = _far(free, points, factors, Draws(cone.walk.seed, cone.original)) if free else ()
+    every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
+    booleans = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
+    if flip and booleans and booleans.keys() <= cone.both:
+        every.append(booleans)
+    yield from every[:: -(-len(every) // MAX_TURNING)] if every and cone.takes_turns else every
 
 
-def _as_small(known: Known, epsilon: float) -> Iterator[Known]:
-    """Yield numbers equal to epsilon, and numbers with a variance of epsilon."""
-    yield {n: np.full_like(v, epsilon) for n, v in known.items()}
-    yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}
+def _far(known: Known, points: Sequence[float], factors: Sequence[float], rng: Draws) -> Iterator[Known]:
+    with np.errstate(all="ignore"):
+        for factor in factors:
+            signed = {n: abs(factor) if v.min() >= 0 else factor for n, v in known.items()}
+            yield {n: np.asarray(v * v.dtype.type(signed[n])) for n, v in known.items()}
+        for bound, sign in zip((*points[-1:], *points[:1]), (1, -1)):
+            yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
+        # Numbers equal to an epsilon, and with a variance of an epsilon, are negligible beside larger numbers.
+        for epsilon in (p for p in points if 0 < p < EPSILON):
+            yield {n: np.full_like(v, epsilon) for n, v in known.items()}
+            yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}
+        for point in points:
+            yield {n: _mixed(v, points, point, rng) for n, v in known.items()}
 
 
-def _signed(factor: float, value: Any) -> float:
-    return abs(factor) if value.min() >= 0 else factor
+def _mixed(value: Any, points: Sequence[float], point: float, rng: Draws) -> Any:
+    """Return all points in one tensor; for a single element, `point`."""
+    possible = [p for p in ((point,) if value.size == 1 else points) if _may_be(value, p)]
+    return covering(possible, value.shape, rng).astype(value.dtype) if possible else value
 
 
 def _on_one_side(value: Any, bound: float, sign: int) -> Any:
@@ -122,9 +111,11 @@ def _compared(known: Known, free: Collection[str], points: Sequence[float]) -> I
     yield from ((x, int(point)) for x in some for point in points if point == int(point))
 
 
-def filled(known: Known, rng: Draws, factor: float, *, positive: bool) -> Known:
-    """Return random numbers in place of blank values, and larger numbers against cutoffs."""
-    return {name: _filled(known[name], rng, factor, positive=positive) for name in sorted(known)}
+def filled(cone: Cone, known: Known, factor: float) -> Iterator[Known]:
+    """Yield random numbers in place of blank values, multiplied by `factor` against cutoffs, with and without sign."""
+    rng = Draws(cone.walk.seed, cone.original)
+    for positive in (False, True):
+        yield {name: _filled(known[name], rng, factor, positive=positive) for name in sorted(known)}
 
 
 def _filled(value: Any, rng: Draws, factor: float, *, positive: bool) -> Any:
@@ -143,9 +134,8 @@ def _filled(value: Any, rng: Draws, factor: float, *, positive: bool) -> Any:
 
 def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
     """Yield floats changed by up to a quarter, quantized levels between those present, and permuted steps."""
-    names = [n for n, v in sorted(known.items()) if _is_movable(v)]
-    for rng in _streams(cone, known, most) if names else ():
-        yield {n: cone.possible(n, _near(cone, n, known[n], rng)) for n in names}
+    for rng in _streams(cone, known, most):
+        yield {n: cone.possible(n, _near(cone, n, v, rng)) for n, v in _movable(known)}
 
 
 def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
@@ -161,13 +151,12 @@ def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
 
 def elsewhere(cone: Cone, known: Known, most: int) -> Iterator[Known]:
     """Yield permutations of floats and quantized levels, with a different largest or negative number."""
-    names = [n for n, v in sorted(known.items()) if _is_movable(v) and v.size > 1]
-    for rng in _streams(cone, known, most) if names else ():
-        yield {n: _permuted(known[n], rng) for n in names}
+    for rng in _streams(cone, known, most):
+        yield {n: _permuted(v, rng) for n, v in _movable(known)}
 
 
-def _is_movable(value: Any) -> bool:
-    return element_kind(value) == "f" or value.dtype.name in _LEVELS
+def _movable(known: Known) -> list[tuple[str, Any]]:
+    return [(n, v) for n, v in sorted(known.items()) if element_kind(v) == "f" or v.dtype.name in _LEVELS]
 
 
 def _permuted(value: Any, rng: Draws) -> Any:
@@ -178,9 +167,9 @@ def _permuted(value: Any, rng: Draws) -> Any:
 
 
 def _streams(cone: Cone, known: Known, most: int) -> Iterator[Draws]:
-    """Yield random streams, one per sample: at most `most`, fewer for more elements."""
+    """Yield random streams, one per sample: at most `most`, fewer for more elements, none without movable values."""
     count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
-    return (Draws(cone.walk.seed, cone.original, k) for k in range(count))
+    return (Draws(cone.walk.seed, cone.original, k) for k in range(count if _movable(known) else 0))
 
 
 # -- different decisions --------------------------------------------------------------------------------

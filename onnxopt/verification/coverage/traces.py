@@ -8,16 +8,14 @@ combinations: two Ifs that always take the same branch could be confused.
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.verification.coverage.conditions import BRANCHES, asked, opened
-from onnxopt.verification.coverage.decisions import changed
 from onnxopt.verification.model.views import forget_defaults
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.programs.program import Program, bodies
@@ -40,22 +38,24 @@ class Trace:
     unanswered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Condition:
     """A condition of Ifs in a model."""
 
-    name: str
     truths: tuple[bool, ...]  # by case
-    ifs: dict[int, bool] = field(default_factory=dict)  # {node: whether its condition is equal, not negated}
+    ifs: dict[int, bool]  # {node: whether its condition is equal, not negated}
 
     @property
     def is_open(self) -> bool:
         """Whether the condition changes between the cases."""
         return len({*self.truths}) > 1
 
-    def branches(self, k: int) -> Iterator[tuple[int, str]]:
-        """Yield (If, branch taken in case `k`)."""
-        return ((i, BRANCHES[self.truths[k] is not is_so]) for i, is_so in self.ifs.items())
+    def branches(self, k: int) -> dict[int, str]:
+        """Return {If: branch taken in case `k`}."""
+        return {i: BRANCHES[self.truths[k] is not is_so] for i, is_so in self.ifs.items()}
+
+
+Conditions = Mapping[str, _Condition]  # by root
 
 
 def traces(a: Runner, b: Runner, feeds: Feeds, types: Mapping[str, str]) -> list[Trace]:
@@ -79,98 +79,62 @@ def traces(a: Runner, b: Runner, feeds: Feeds, types: Mapping[str, str]) -> list
 
 
 def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] | None:
-    """Return the traces with the next Ifs replaced, [] if none remain; None if untaken combinations are possible."""
-    asked = _Questions(trace, feeds, types)
-    if not asked.mine and not asked.theirs:
+    """Return the traces with the next Ifs replaced, by conditions in the cases.
+
+    [] if none remain; None if the cases do not take every combination of changing conditions. Conditions of both models
+    become outputs, for comparison.
+    """
+    pairs = Pairs(trace.a.program, trace.b.program)
+    apart = pairs.by_name.changed(pairs.a.hiding, pairs.b.hiding)
+    some, every = [feeds[k] for k in trace.cases], range(len(trace.cases))
+    mine, theirs = (_conditions(r, nodes, some, types) for r, nodes in zip((trace.a, trace.b), apart))
+    if not mine and not theirs:
         return []
-    if not asked.are_answered:
+    of = {y: pairs.of.get(y, y if y in pairs.a.given else "") for y in theirs}
+    same = {y: x for y, x in of.items() if x in mine and mine[x].truths == theirs[y].truths}
+    only = {y: c for y, c in theirs.items() if y not in same}
+    open_ = [c for c in (*mine.values(), *only.values()) if c.is_open]
+    if len({tuple(c.truths[k] for c in open_) for k in every}) < 1 << len(open_):
         return None
-    found = [asked.opened(places) for places in asked.alike()]
-    return [one for one in found if one is not None] if None not in found else []
+    groups: dict[tuple[bool, ...], list[int]] = {}
+    for k in every:
+        groups.setdefault(tuple(c.truths[k] for c in (*mine.values(), *theirs.values())), []).append(k)
+    unanswered = (
+        trace.unanswered[0].union(x for x, c in mine.items() if not c.is_open and not _is_proven(pairs.a, c)),
+        trace.unanswered[1].union(y for y, c in only.items() if not c.is_open),
+    )
+    both = [(x, y) for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker]
+    found = []
+    for k, *others in groups.values():
+        a = _with_branches(trace.a, mine, k, [x for x, _ in both])
+        b = _with_branches(trace.b, theirs, k, [y for _, y in both])
+        if a is None or b is None:
+            return []
+        found.append(Trace(a, b, [trace.cases[n] for n in (k, *others)], unanswered))
+    return found
 
 
-class _Questions:
-    """Conditions of different Ifs in a trace: of A, of B, and only of B."""
-
-    def __init__(self, trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> None:
-        self._trace = trace
-        self._pairs = pairs = Pairs(trace.a.program, trace.b.program)
-        apart = changed(pairs, pairs.by_name)
-        self.mine = _conditions(trace.a, apart[0], feeds, types, trace.cases)
-        self.theirs = _conditions(trace.b, apart[1], feeds, types, trace.cases)
-        self._same = dict(self._called_alike())
-        self._only = [c for c in self.theirs if c.name not in self._same]
-
-    def _called_alike(self) -> Iterator[tuple[str, str]]:
-        """Yield (name in B, name in A) of corresponding conditions equal in all cases."""
-        known = {c.name: c.truths for c in self.mine}
-        for c in self.theirs:
-            name = self._pairs.of.get(c.name, c.name if c.name in self._pairs.a.given else "")
-            if known.get(name) == c.truths:
-                yield c.name, name
-
-    @property
-    def are_answered(self) -> bool:
-        """Whether the cases take every combination of changing conditions."""
-        open_ = [c for c in (*self.mine, *self._only) if c.is_open]
-        return len({tuple(c.truths[k] for c in open_) for k in range(len(self._trace.cases))}) == 1 << len(open_)
-
-    def alike(self) -> list[list[int]]:
-        """Return groups of cases with equal conditions."""
-        found: dict[tuple[bool, ...], list[int]] = {}
-        for k in range(len(self._trace.cases)):
-            found.setdefault(tuple(c.truths[k] for c in (*self.mine, *self.theirs)), []).append(k)
-        return [*found.values()]
-
-    @functools.cached_property
-    def _unanswered(self) -> tuple[frozenset[str], frozenset[str]]:
-        a, (mine, theirs) = self._trace.a.program, self._trace.unanswered
-        open_ = {c.name for c in self.mine if not c.is_open and not _is_proven(a, c)}
-        return mine | open_, theirs | {c.name for c in self._only if not c.is_open}
-
-    def opened(self, places: Sequence[int]) -> Trace | None:
-        """Return the trace of a group of cases. Common conditions become outputs, for comparison."""
-        trace, pairs = self._trace, self._pairs
-        both = [(x, y) for y, x in self._same.items() if x in pairs.a.maker and y in pairs.b.maker]
-        a = _with_branches(trace.a, _branches(self.mine, places[0]), [x for x, _ in both])
-        b = _with_branches(trace.b, _branches(self.theirs, places[0]), [y for _, y in both])
-        return None if a is None or b is None else Trace(a, b, [trace.cases[k] for k in places], self._unanswered)
-
-
-def _branches(conditions: Sequence[_Condition], k: int) -> dict[int, str]:
-    return {i: name for c in conditions for i, name in c.branches(k)}
-
-
-def _conditions(
-    runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mapping[str, str], cases: Sequence[int]
-) -> list[_Condition]:
-    """Return the conditions of Ifs among `nodes`; [] if unknown in a case."""
+def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mapping[str, str]) -> Conditions:
+    """Return the conditions of Ifs among `nodes`, by root; {} if unknown in a case."""
     program, found = runner.program, dict[str, _Condition]()
     ifs = {i: program.nodes[i].input[0] for i in nodes if program.nodes[i].op_type == "If"}
-    known = _values(runner, dict.fromkeys(ifs.values()), [feeds[k] for k in cases], types)
-    for i, name in ifs.items():
-        if any(v is None for v in known[name]):
-            return []
-        root, is_so = asked(program, name)
-        truths = tuple(bool(np.all(v)) is is_so for v in known[name])
-        found.setdefault(root, _Condition(root, truths)).ifs[i] = is_so
-    return [*found.values()]
-
-
-def _values(runner: Runner, names: Collection[str], feeds: Feeds, types: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return {name: values by case}, None if neither computed, fed nor a default."""
-    program = runner.program
-    made = [name for name in names if name in program.maker]
+    made = [name for name in dict.fromkeys(ifs.values()) if name in program.maker]
     part = runner.open(program.cone(made, ()), types, made) if made else None
     known = [{**fed, **(part.run(fed) if part is not None else {})} for fed in feeds]
-    defaults = {name: program.constant(name) for name in names if name in program.constants}
-    return {name: [values.get(name, defaults.get(name)) for values in known] for name in names}
+    for i, name in ifs.items():
+        default = program.constant(name) if name in program.constants else None
+        values = [values.get(name, default) for values in known]
+        if any(v is None for v in values):
+            return {}
+        root, is_so = asked(program, name)
+        found.setdefault(root, _Condition(tuple(bool(np.all(v)) is is_so for v in values), {})).ifs[i] = is_so
+    return found
 
 
 def _is_proven(program: Program, condition: _Condition) -> bool:
     """Return whether A fails with the opposite value of the condition."""
     taken = condition.branches(0)
-    return any(cannot_be_taken(program, i, BRANCHES[name == BRANCHES[0]]) for i, name in taken)
+    return any(cannot_be_taken(program, i, BRANCHES[name == BRANCHES[0]]) for i, name in taken.items())
 
 
 def _may_be_otherwise(trace: Trace) -> bool:
@@ -183,12 +147,13 @@ def _may_be_otherwise(trace: Trace) -> bool:
     return any(found is None or not names.isdisjoint(found.values) for names, found in some)
 
 
-def _with_branches(runner: Runner, branches: Mapping[int, str], kept: Collection[str]) -> Runner | None:
-    """Return the main graph with branches in place of Ifs, and `kept` values as further outputs.
+def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Collection[str]) -> Runner | None:
+    """Return the main graph with the branches of a case in place of Ifs, and `kept` values as further outputs.
 
-    branches: by node. None if names collide.
+    None if names collide.
     """
     program = runner.program
+    branches = {i: name for c in conditions.values() for i, name in c.branches(case).items()}
     if not branches and not kept:
         return runner.inside(program)
     skeleton = copy.copy(program.skeleton)
@@ -201,23 +166,18 @@ def _with_branches(runner: Runner, branches: Mapping[int, str], kept: Collection
         if i not in branches:
             graph.node.append(node)
             continue
-        made = _made_in(node, branches[i])
+        body = bodies(node)[branches[i]]
+        sparse = [t.values.name for t in body.sparse_initializer]
+        made = [*(o for n in body.node for o in n.output if o), *(t.name for t in body.initializer), *sparse]
         if not names.isdisjoint(made):
             return None
         names.update(made)
-        body = bodies(node)[branches[i]]
         graph.node.extend(opened(node, branches[i]))
         graph.initializer.extend(body.initializer)
         graph.sparse_initializer.extend(body.sparse_initializer)
     for name in kept:
         graph.output.add(name=name)
     return runner.inside(Program(skeleton, fed=program.given & program.constants.keys()))
-
-
-def _made_in(node: NodeProto, branch: str) -> list[str]:
-    body = bodies(node)[branch]
-    made = [o for n in body.node for o in n.output if o]
-    return made + [t.name for t in body.initializer] + [t.values.name for t in body.sparse_initializer]
 
 
 # -- branches that always fail ---------------------------------------------------------------------------
@@ -229,28 +189,21 @@ def cannot_be_taken(program: Program, i: int, name: str) -> bool:
     Example: branches of different rank, before an operator that accepts only one. Decided by onnx's inference on the
     original alone, independent of any rewrite. False if the opposite branch fails too.
     """
-    known = program.impossible  # cached, as each set of cases tests the same branches
+    known, nodes = program.impossible, program.nodes  # cached, as each set of cases tests the same branches
     if (i, name) not in known:
-        known[i, name] = _can_be_asked(program, i, name) and _fails_alone(program, i, name)
+        is_asked = program.graph is program.skeleton.proto.graph and len(program.hiding) <= _MAX_PARTS
+        branches = bodies(nodes[i]) if is_asked and nodes[i].op_type == "If" else {}
+        fails = (
+            _Failing(program).fails(nodes, i, other) is (other == name) for other in dict.fromkeys((name, *branches))
+        )
+        known[i, name] = name in branches and all(fails)
     return known[i, name]
-
-
-def _can_be_asked(program: Program, i: int, name: str) -> bool:
-    is_main = program.graph is program.skeleton.proto.graph
-    node = program.nodes[i]
-    return is_main and node.op_type == "If" and name in bodies(node) and len(program.hiding) <= _MAX_PARTS
-
-
-def _fails_alone(program: Program, i: int, name: str) -> bool:
-    others = [other for other in bodies(program.nodes[i]) if other != name]
-    return _Failing(program).fails(i, name) and not any(_Failing(program).fails(i, other) for other in others)
 
 
 class _Failing:
     """Test for shape errors with a branch in place of an If, for tensors of any size."""
 
     def __init__(self, program: Program) -> None:
-        self._nodes = program.nodes
         self._left = _MAX_ASKED
         self._model = ModelProto()
         self._model.CopyFrom(program.skeleton.proto)
@@ -261,12 +214,8 @@ class _Failing:
                 dim.Clear()
         del graph.node[:], graph.value_info[:], graph.output[:]
 
-    def fails(self, i: int, branch: str) -> bool:
-        """Return whether the graph fails with `branch` in place of node `i`."""
-        return self._fail(self._nodes, i, branch, [])
-
-    def _fail(self, nodes: Sequence[NodeProto], i: int, branch: str, initializers: Sequence[TensorProto]) -> bool:
-        """Return whether nodes with a branch in place fail, perhaps in all branches of a further If."""
+    def fails(self, nodes: Sequence[NodeProto], i: int, branch: str, initializers: Sequence[TensorProto] = ()) -> bool:
+        """Return whether nodes with a branch in place of node `i` fail, perhaps in all branches of a further If."""
         initializers = [*initializers, *bodies(nodes[i])[branch].initializer]
         nodes = [*nodes[:i], *opened(nodes[i], branch), *nodes[i + 1 :]]
         made = [o for n in nodes for o in n.output if o]
@@ -276,7 +225,7 @@ class _Failing:
             return True
         ifs = (k for k in range(i, len(nodes)) if nodes[k].op_type == "If" and bodies(nodes[k]))
         return any(
-            self._left > 0 and all(self._fail(nodes, k, other, initializers) for other in bodies(nodes[k])) for k in ifs
+            self._left > 0 and all(self.fails(nodes, k, other, initializers) for other in bodies(nodes[k])) for k in ifs
         )
 
     def _is_error(self, nodes: Sequence[NodeProto], initializers: Sequence[TensorProto]) -> bool:

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 from onnx import NodeProto
 
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.conditions import asks_alike, held, is_never, is_open, runs
-from onnxopt.verification.coverage.decisions import changed
-from onnxopt.verification.coverage.gaps import gaps, unproven_blanks
-from onnxopt.verification.coverage.traces import cannot_be_taken
+from onnxopt.verification.coverage.gaps import Gap, gaps, unproven_blanks
 from onnxopt.verification.model.nodes import deciding_of, first_of, inside, may_hide
 from onnxopt.verification.model.operators import MEASURING
-from onnxopt.verification.pieces.outcome import Fault, depth, label_of
+from onnxopt.verification.pieces.outcome import depth, label_of
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, bodies
-from onnxopt.verification.records import AND
 
 _DECIDED: Final = ("If", "Loop")  # operands decide which parts run
 _LATER: Final = 3  # an iteration
@@ -32,77 +28,44 @@ _MAX_NESTED_PARTS: Final = 4  # nested parts for which several counterparts are 
 _MAX_OTHERS: Final = 4  # candidates for the counterpart of a renamed node, on either side
 
 
-@dataclass(eq=False, repr=False)
-class Unseen:
-    """A coverage gap, or a fault in a part that no case ran."""
-
-    why: str  # description of the gap, or ""
-    scope: str = ""  # path of the body
-    walk: Walk | None = None  # comparison of the body
-    faults: list[Fault] = field(default_factory=list)  # in `walk`
-    silent: bool = False  # agrees on drawn numbers
-    stays: bool = False  # differs on drawn numbers, and no case can close the gap
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """Settings of a search for gaps."""
-
-    taken: Collection[str]  # conditions with both branches taken in further cases
-    scope: str  # path of B's nodes
-    is_wrong: bool  # a fault is known: report faults only
-
-    def has_taken(self, node: NodeProto) -> bool:
-        """Return whether further cases took both branches of an If."""
-        return node.op_type == "If" and node.input[0] in self.taken
-
-    def within(self, scope: str) -> _Asked:
-        """Return the settings for a body with path `scope`."""
-        return replace(self, taken=(), scope=scope)
-
-
-def unseen(walk: Walk, taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool) -> Iterator[Unseen]:
+def unseen(walk: Walk, taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool) -> Iterator[Gap]:
     """Yield the coverage gaps and faults in parts of A not run by any case, in a main graph or walked body.
 
-    Arguments: see `_Asked`. If a fault is known, gaps are left out, as they accuse nothing.
+    taken: conditions with both branches taken in further cases; scope: path of B's nodes; is_wrong: a fault is known,
+    so gaps besides hidden parts are left out, as they accuse nothing.
     """
-    return _unseen(walk, _Asked(taken, scope, is_wrong))
-
-
-def _unseen(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
-    yield from _hidden(walk, asked)
-    if asked.is_wrong:
+    yield from _hidden(walk, taken, scope, is_wrong=is_wrong)
+    if is_wrong:
         return
-    for value, other in _indistinct(walk, asked):
+    for value, other in _indistinct(walk, taken):
         why = f"only one of the models computes `{value}` from `{other}`"
-        yield Unseen(f"{why}, and no case has other numbers in the operand of the other model")
-    for gap in gaps(walk, walk.sameness):
-        why = f"{gap.part}{AND}{gap.how}" if gap.differs else gap.part
-        yield Unseen(why, silent=not gap.differs, stays=gap.stays)
+        yield Gap(f"{why}, and no case has other numbers in the operand of the other model")
+    yield from gaps(walk)
 
 
-def _hidden(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
+def _hidden(walk: Walk, taken: Collection[str], scope: str, *, is_wrong: bool) -> Iterator[Gap]:
     """Yield gaps in parts of nodes without equal node in B."""
-    apart, new = changed(walk.pairs, walk.sameness, walk.agreed)
+    apart, new = walk.sameness.changed(walk.a.hiding, walk.b.hiding)
     counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
     known, others = set[int | None](), set(new)
     different = {*apart, *(i for i, j in counterparts.items() if j in others)}
     for i in sorted(different):
-        all_taken = asked.has_taken(walk.a.nodes[i])
-        if all_taken and not _is_deep(walk.a, walk.a.nodes[i]):
-            known.add(counterparts.get(i))
-            continue
-        found = _Node(walk, i, asked)
+        found = _Node(walk, i, scope, is_wrong=is_wrong)
         known |= found.covered
-        yield from found.unseen(all_taken=all_taken)
+        yield from found.unseen(all_taken=_has_taken(walk.a.nodes[i], taken))
     for i in _decided_inside(walk):  # a run proves little about a decision inside
-        yield from _Node(walk, i, asked).unseen(all_taken=True)
+        yield from _Node(walk, i, scope, is_wrong=is_wrong).unseen(all_taken=True)
     for x, y in ((walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items() if i not in different):
         if _decides_more(walk, x, y):
-            yield Unseen(f"only in one of the models inputs decide on the {label_of(y)} that makes `{first_of(y)}`")
+            yield Gap(f"only in one of the models inputs decide on the {label_of(y)} that makes `{first_of(y)}`")
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if is_open(walk.b, node) or node.op_type not in _DECIDED:
-            yield Unseen(f"only one of the models has the {label_of(node)} that makes `{first_of(node)}`")
+            yield Gap(f"only one of the models has the {label_of(node)} that makes `{first_of(node)}`")
+
+
+def _has_taken(node: NodeProto, taken: Collection[str]) -> bool:
+    """Return whether further cases took both branches of an If."""
+    return node.op_type == "If" and node.input[0] in taken
 
 
 def _decides_more(walk: Walk, x: NodeProto, y: NodeProto) -> bool:
@@ -126,18 +89,9 @@ def _counterparts(pairs: Pairs, nodes: Sequence[int]) -> Iterator[tuple[int, int
                 yield i, j
 
 
-def _is_deep(program: Program, node: NodeProto) -> bool:
-    functions = program.skeleton.hiding
-    return any(may_hide(n, functions) for body in bodies(node).values() for n in body.node)
-
-
 def _is_settled(walk: Walk) -> bool:
     """Return whether everything walked agrees."""
     return not (walk.faults or walk.unsettled)
-
-
-# (counterpart or None, node of B compared with or None, walks of its bodies).
-_Held = tuple["int | None", "int | None", "Iterable[tuple[str, Walk]]"]
 
 
 class _Node:
@@ -146,13 +100,14 @@ class _Node:
     counterpart: corresponding node of B with the same operator, else None.
     """
 
-    def __init__(self, walk: Walk, i: int, asked: _Asked) -> None:
-        self._walk, self._i, self._asked = walk, i, asked
+    def __init__(self, walk: Walk, i: int, scope: str, *, is_wrong: bool) -> None:
+        self._walk, self._i, self._scope, self._is_wrong = walk, i, scope, is_wrong
         self._node = node = walk.a.nodes[i]
         self._first = first_of(node)
         self._bodies = held(walk.a, node)
         made = next(walk.pairs.made_from(list(node.output)), "")  # a value of B corresponding to a result
-        self.counterpart, place, walks = self._held_against(made) if made else self._found()
+        place, walks = (walk.b.maker[made], walk_bodies(walk, i, walk.b.maker[made])) if made else self._found()
+        self.counterpart = place if place is not None and walk.b.nodes[place].op_type == node.op_type else None
         reads_fault = place is None or not (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[place])
         self._inner: dict[str, list[Walk]] = {}  # walks, by body
         for name, inner in walks if not reads_fault else ():
@@ -160,23 +115,17 @@ class _Node:
         j = self.counterpart
         self._alike = walk.sameness.alike(i, j) if j is not None and bodies(node) else {}
 
-    def _held_against(self, made: str) -> _Held:
-        """Return the comparison with B's node of the corresponding result, perhaps of a different operator."""
-        b, place = self._walk.b, self._walk.b.maker[made]
-        is_one = b.nodes[place].op_type == self._node.op_type
-        return place if is_one else None, place, walk_bodies(self._walk, self._i, place)
-
-    def _found(self) -> _Held:
-        """Return the comparison with a node of B that has different names and equal bodies.
+    def _found(self) -> tuple[int | None, Iterable[tuple[str, Walk]]]:
+        """Return (node of B with different names and equal bodies, walks of its bodies).
 
         The node may have been merged with a further node.
         """
         walk, i = self._walk, self._i
         for j in [*walk.sameness.reading_alike(i)[:_MAX_OTHERS], *self._near()]:
             inner = list(walk_bodies(walk, i, j))
-            if len(inner) == len(self._bodies) and all(_is_settled(w) for _, w in inner):
-                return j, j, inner
-        return None, None, ()
+            if {name for name, _ in inner} == self._bodies.keys() and all(_is_settled(w) for _, w in inner):
+                return j, inner
+        return None, ()
 
     def _near(self) -> list[int]:
         """Return nodes of B with the same operator at a similar position."""
@@ -191,28 +140,28 @@ class _Node:
         is_held = is_open(self._walk.a, self._node) or any(a.is_sure and a.theirs for a in arounds)
         return {self.counterpart if is_held else None}.union(*(around.in_place for around in arounds))
 
-    def unseen(self, *, all_taken: bool) -> Iterator[Unseen]:
+    def unseen(self, *, all_taken: bool) -> Iterator[Gap]:
         """Yield the gaps and faults in the node's parts. `all_taken`: further cases run all parts."""
         if not self._bodies:  # a function with different opsets
             function = self._walk.a.skeleton.functions.of(self._node)
             yield from self._closed(function.node if function is not None else ())
         for name in self._bodies:
             is_run = all_taken or runs(self._walk, self._node, name)
-            is_possible = is_open(self._walk.a, self._node) or (is_run and not self._is_never(name))
+            is_possible = is_open(self._walk.a, self._node) or (is_run and not is_never(self._walk.a, self._node, name))
             if is_possible and not self._alike.get(name):
                 yield from self._least(name, is_run=is_run)
 
-    def _least(self, name: str, *, is_run: bool) -> list[Unseen]:
+    def _least(self, name: str, *, is_run: bool) -> list[Gap]:
         """Return the gaps of a body with the counterpart that leaves fewest."""
-        found: list[list[Unseen]] = []
-        for walk in self._walks(name, is_run=is_run):
+        found: list[list[Gap]] = []
+        for walk in self._walks(name):
             here = [*(self._of_other_turns(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
             if all(u.silent for u in here):
                 return here
-            found.append(here if self._accuses(name, walk) else [u if u.why else Unseen(self._why(name)) for u in here])
+            found.append(here if self._accuses(name, walk) else [u if u.why else Gap(self._why(name)) for u in here])
         return min(found, key=lambda here: any(u.faults for u in here))
 
-    def _walks(self, name: str, *, is_run: bool) -> Iterator[Walk | None]:
+    def _walks(self, name: str) -> Iterator[Walk | None]:
         """Yield the walks of a body.
 
         An untaken branch that agrees on the values it would get, or with its condition set as required, is no fault: no
@@ -220,14 +169,8 @@ class _Node:
         """
         inner = self._inner.get(name, [])
         yield inner[0] if inner else None
-        if not inner or self.counterpart is None or depth(self._walk) >= _MAX_NESTED_PARTS:
-            return
-        yield from filter(_is_settled, inner[1:])
-        if not is_run:
-            yield from (w for n, w in walk_bodies(self._walk, self._i, self.counterpart, assuming=True) if n == name)
-
-    def _is_never(self, name: str) -> bool:
-        return is_never(self._walk.a, self._node, name)
+        if self.counterpart is not None and depth(self._walk) < _MAX_NESTED_PARTS:
+            yield from filter(_is_settled, inner[1:])
 
     def _accuses(self, name: str, walk: Walk | None) -> bool:
         """Return whether a difference in a body is a fault.
@@ -235,31 +178,26 @@ class _Node:
         Not for impossible numbers, uncertain counterparts, or at a depth where only one counterpart was tried.
         """
         around = walk.enclosing if walk is not None else None
-        return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _MAX_NESTED_PARTS)
+        is_impossible = is_never(self._walk.a, self._node, name) or depth(self._walk) >= _MAX_NESTED_PARTS
+        return around is None or (around.is_sure and not is_impossible)
 
-    def _of_other_turns(self, walk: Walk | None) -> Iterator[Unseen]:
+    def _of_other_turns(self, walk: Walk | None) -> Iterator[Gap]:
         """Yield gaps for faults in the first iteration: a later iteration may differ in results."""
         for fault in walk.faults if walk is not None and self._node.op_type != "If" else ():
             why = f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it"
-            yield Unseen(why, stays=True)
+            yield Gap(why, stays=True)
 
-    def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
+    def _not_run(self, name: str, walk: Walk | None) -> Iterator[Gap]:
         if walk is not None and walk.enclosing is not None and walk.faults:
             others = [w for other, inner in self._inner.items() for w in inner if other != name]
             if not others or not all(w.faults for w in others):
-                yield Unseen("", walk.enclosing.scope(self._asked.scope), walk, walk.faults)
-        elif not self._is_proven(name, walk):
-            yield Unseen(self._why(name))
+                yield Gap("", walk.enclosing.scope(self._scope), walk, walk.faults)
+        elif walk is None or walk.unsettled or unproven_blanks(walk) or not self._turns_alike(name):
+            yield Gap(self._why(name))
 
-    def _is_proven(self, name: str, walk: Walk | None) -> bool:
-        """Return whether an unrun body agrees, or always fails."""
-        if walk is None:
-            return cannot_be_taken(self._walk.a, self._i, name)
-        return not (walk.unsettled or unproven_blanks(walk)) and self._turns_alike(name)
-
-    def _deeper(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
+    def _deeper(self, name: str, walk: Walk | None) -> Iterator[Gap]:
         if walk is not None and walk.enclosing is not None:
-            return _unseen(walk, self._asked.within(walk.enclosing.scope(self._asked.scope)))
+            return unseen(walk, (), walk.enclosing.scope(self._scope), is_wrong=self._is_wrong)
         return self._closed(self._bodies[name].node)
 
     def _turns_alike(self, name: str) -> bool:
@@ -282,24 +220,25 @@ class _Node:
             return f"the {name.removesuffix('_branch')} branch on `{self._node.input[0]}` was never taken"
         return f"the body of the loop that makes `{self._first}` was never run"
 
-    def _closed(self, nodes: Iterable[NodeProto]) -> Iterator[Unseen]:
+    def _closed(self, nodes: Iterable[NodeProto]) -> Iterator[Gap]:
         """Yield gaps for parts of a body that could not be compared."""
         functions = self._walk.a.skeleton.hiding
         for node in (n for n in inside(nodes) if may_hide(n, functions)):
             if is_open(self._walk.a, node):
-                yield Unseen(f"which parts of the {label_of(node)} that makes `{first_of(node)}` ran is unknown")
+                yield Gap(f"which parts of the {label_of(node)} that makes `{first_of(node)}` ran is unknown")
 
 
 # -- values that no case distinguishes -------------------------------------------------------------------
 
 
-def _indistinct(walk: Walk, asked: _Asked) -> Iterator[tuple[str, str]]:
+def _indistinct(walk: Walk, taken: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield (value, result read by only one model).
 
     Two Ifs with an untaken branch may agree in all cases. A value that reads the first in A and the second in B agrees
     too, which proves nothing.
     """
-    half = [i for i in walk.a.hiding if not asked.has_taken(walk.a.nodes[i]) and _is_half_seen(walk, walk.a.nodes[i])]
+    nodes = ((i, walk.a.nodes[i]) for i in walk.a.hiding)
+    half = [i for i, node in nodes if not _has_taken(node, taken) and _is_half_seen(walk, node)]
     if not half:
         return
     numbers, a = walk.sameness.numbers(half), walk.a

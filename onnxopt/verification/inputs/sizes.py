@@ -15,7 +15,6 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.uses import Uses
-from onnxopt.verification.model.calls import MAX_SIZES, UNKNOWN, Call, Known, Shape
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of, numbers, operator_names, read
 from onnxopt.verification.model.operators import (
@@ -29,7 +28,7 @@ from onnxopt.verification.model.operators import (
     having,
     operator,
 )
-from onnxopt.verification.model.shapes import Shapes, integers_of, shapes_of
+from onnxopt.verification.model.shapes import MAX_SIZES, UNKNOWN, Call, Known, Shape, Shapes, integers_of, shapes_of
 from onnxopt.verification.model.skeleton import Skeleton
 
 # -- sizes required by a model ----------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxopt.verification.model.calls import MAX_SIZES, Call, Known
 from onnxopt.verification.model.dataflow import Backward
 from onnxopt.verification.model.nodes import bodies_of, few, read
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
-from onnxopt.verification.model.shapes import shapes_of
+from onnxopt.verification.model.shapes import MAX_SIZES, Call, Known, shapes_of
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.plan import Plan

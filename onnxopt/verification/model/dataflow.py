@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -71,7 +72,8 @@ class _Walk(Generic[Fact]):
 class Forward(_Walk[Fact]):
     """A forward analysis."""
 
-    PASSES: ClassVar = 1  # iterations of a body with carried values
+    PASSES: ClassVar = 0  # iterations of a body before a carried fact that still changes becomes `TOP`; 0: one in all
+    TOP: ClassVar[Any] = None
 
     def transfer(self, node: NodeProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
         """Return the facts of the results of a node without bodies."""
@@ -83,9 +85,6 @@ class Forward(_Walk[Fact]):
 
     def leaving(self, node: NodeProto, body: GraphProto) -> None:
         """Called when a body has reached its final facts."""
-
-    def exhausted(self, body: GraphProto) -> None:
-        """Called when facts of carried values still change after the last pass."""
 
     def walk(self, graph: GraphProto) -> None:
         """Analyse a graph or body."""
@@ -129,16 +128,12 @@ class Forward(_Walk[Fact]):
         for name in formals:
             self.constants.pop(name, None)
         self._set(formals, [*given, *[None] * (len(formals) - len(given))] if formals else [])
-        for k in range(self.PASSES + 2 * self.MUST):
+        for k in itertools.count():
             self.walk(body)
             after = {f: self.either(self.facts.get(f), self.facts.get(o)) for f, o in states.items()}
-            if all(self.facts.get(f) == fact for f, fact in after.items()):
+            if not self.PASSES or all(self.facts.get(f) == fact for f, fact in after.items()):
                 break
-            if k == self.PASSES - 1 and not self.MUST:
-                self.exhausted(body)
-                break
-            # Widening: a fact that still changes in the second iteration is unknown.
-            self._set(after, [None] * len(after) if self.MUST and k else after.values())
+            self._set(after, after.values() if k < self.PASSES else [self.TOP] * len(after))
         self.leaving(node, body)
         return [self.facts.get(o) for o in outputs]
 

@@ -17,10 +17,12 @@ from onnxopt.verification.model.nodes import (
     Name,
     deciding_of,
     first_of,
+    held,
     holds,
     inside,
     int_of,
     operator_names,
+    operator_of,
     reads_of,
 )
 from onnxopt.verification.model.operators import (
@@ -31,7 +33,6 @@ from onnxopt.verification.model.operators import (
     OPENING,
     STANDARD,
     STEPPED,
-    WITH_BODIES,
     having,
     operator,
 )
@@ -69,18 +70,17 @@ def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
 
 def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
     """Return the number of drawing nodes in a single run of `nodes`. Each call of a function counts."""
-    known: dict[int, int] = {}
+    known: dict[Name, int] = {}
+
+    def called(node: NodeProto) -> int:
+        name, function = operator_of(node), functions.of(node)
+        if function is not None and name not in known:
+            known[name] = 0  # functions are not recursive
+            known[name] = count(function.node)
+        return known.get(name, 0)
 
     def count(nodes: Iterable[NodeProto]) -> int:
-        return sum(draws(n) or called(functions.of(n)) for n in inside(nodes))
-
-    def called(function: FunctionProto | None) -> int:
-        if function is None:
-            return 0
-        if id(function) not in known:
-            known[id(function)] = 0  # functions are not recursive
-            known[id(function)] = count(function.node)
-        return known[id(function)]
+        return sum(draws(n) or called(n) for n in inside(nodes))
 
     return count(nodes)
 
@@ -117,6 +117,7 @@ class Changing(Forward[int]):
     """
 
     PASSES: ClassVar = 20
+    TOP: ClassVar = ELEMENTS | SIZES | RANK | TURN
 
     def __init__(self, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> None:
         super().__init__(functions)
@@ -190,10 +191,6 @@ class Changing(Forward[int]):
     def leaving(self, node: NodeProto, body: GraphProto) -> None:
         if node.op_type == "Loop" and body.output and self.facts.get(body.output[0].name, 0) & ELEMENTS:
             self.turning.add(first_of(node))
-
-    def exhausted(self, body: GraphProto) -> None:
-        """Assume that all elements change; real loops do not reach this point."""
-        self.facts.update((o, self.facts.get(o, 0) | ELEMENTS) for n in inside(body.node) for o in n.output)
 
 
 def _all_of(facts: Iterable[int | None]) -> int:
@@ -269,31 +266,19 @@ class Deciding(Forward[int]):
         return self.transfer(node, [self.facts.get(name) for name in reads_of(node)])
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int]:
-        kind = node.op_type
-        every = _all_of(reads)
+        kind, every = node.op_type, _all_of(reads)
         if kind in MEASURING:
             return [0] * len(node.output)
-        decides = self._decides(node)
+        floats = bool(every & _FLOAT) and kind not in GIVE_OTHERS
+        decides = bool(DECIDING & (self._within.get(kind) or operator_names([node])))
+        if kind == "Cast":
+            floats = int_of(node, "to", 1) in _FLOAT_CODES
+            decides = not floats
+        elif kind == "Constant":
+            floats = (tensor := held(node)) is not None and tensor.data_type in _FLOAT_CODES
         if every == _FLOAT | _OPEN and decides:
             self.nodes.append(node)
-        if kind == "Cast":
-            gives_floats = int_of(node, "to", 1) in _FLOAT_CODES
-        elif kind == "Constant":
-            gives_floats = any(
-                a.t.data_type in _FLOAT_CODES or a.name.startswith("value_float") for a in node.attribute
-            )
-        else:
-            gives_floats = kind not in GIVE_OTHERS if decides and kind not in WITH_BODIES else bool(every & _FLOAT)
-        return [(every & _OPEN) | _FLOAT * gives_floats] * len(node.output)
-
-    def _decides(self, node: NodeProto) -> bool:
-        """Return whether a node decides, or may in bodies or a function."""
-        kind = node.op_type
-        if kind == "Cast":
-            return int_of(node, "to", 1) not in _FLOAT_CODES
-        if kind in DECIDING or DECIDING & self._within.get(kind, frozenset()):
-            return True
-        return kind in WITH_BODIES and bool(DECIDING & operator_names([node]))
+        return [(every & _OPEN) | _FLOAT * floats] * len(node.output)
 
 
 def _may_be_floats(kind: TypeProto) -> bool:
@@ -301,11 +286,9 @@ def _may_be_floats(kind: TypeProto) -> bool:
 
 
 def conditions(graph: GraphProto, found: Changing) -> list[str]:
-    """Return the changeable conditions of Ifs of the main graph, except outputs of the graph."""
-    outputs = {o.name for o in graph.output}
-    produced = {o for n in graph.node for o in n.output}
-    deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    return sorted((deciding - outputs) & produced & found.values)
+    """Return the changeable conditions of Ifs of the main graph, except inputs and outputs of the graph."""
+    deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in STANDARD}
+    return sorted((deciding & found.values).difference(i.name for i in (*graph.input, *graph.output)))
 
 
 def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> bool:

@@ -7,20 +7,23 @@ overflow; here, bounds include both, and a fact of a comparison holds for NaN an
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
-from onnxopt.verification.model.calls import UNKNOWN, Call, Known, Shape
+from onnxopt.proto.inference import infer_shapes, inferable
 from onnxopt.verification.model.decisions import Changing, changing, is_fixed
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
-from onnxopt.verification.model.ranges import ANY, Range, Ranges, of_type
-from onnxopt.verification.model.shapes import ELEMENTS, integers_of
+from onnxopt.verification.model.ranges import ANY, Range, Ranges, common, joined, of_type
+from onnxopt.verification.model.shapes import ELEMENTS, UNKNOWN, Call, Known, Shape, integers_of
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import forget_claims, forget_defaults
 
 _MOST_ELEMENTS: Final = 2.0**40  # of a tensor, and iterations of a loop
@@ -32,14 +35,23 @@ _ROUNDINGS: Final = 64  # of an operator that approximates a function
 _FLOAT32: Final = BY_CODE[1]
 _LEAST_ERROR: Final = _ROUNDINGS * _FLOAT32.epsilon  # relative; runtimes may compute float64 in float32
 _CLOSE: Final = having("close")  # with the error of `_ROUNDINGS`
-_COPYING: Final = (HANDED_ON | EXACT) - having("window", "pools") - _CLOSE - {"Dropout"}  # or bending elements
-_REDUCED: Final = {"ReduceMax": -math.inf, "ReduceMin": math.inf}  # result of an empty operand
+_COPYING: Final = (HANDED_ON | EXACT) - having("window") - _CLOSE - {"Dropout"}  # or bending elements
+_OF_NOTHING: Final = {  # the result of an empty operand
+    "ReduceMax": Range(-math.inf, -math.inf, True, False),
+    "ReduceMin": Range(math.inf, math.inf, True, False),
+}
+_BOUNDING: Final = frozenset(("Min", "Max", "Clip"))
 _SIGNED: Final = having("signed") | {"ReduceL1", "ReduceL2", "ReduceMean", "ReduceSumSquare", "Sum", "Dropout"}
 _EITHER: Final = Range(0.0, 1.0, True, False)
-_CONNECTIVES: Final = having("connects")
-_BOOLEAN: Final = COMPARING | _CONNECTIVES
+_COPIES: Final = frozenset(("Identity", "Cast"))
+_CONNECTIVES: Final[dict[str, Callable[..., bool]]] = {
+    "Not": operator.not_,
+    "And": operator.and_,
+    "Or": operator.or_,
+    "Xor": operator.xor,
+    **dict.fromkeys(_COPIES, bool),  # of zeros and ones
+}
 _MAX_DEPTH: Final = 4  # connectives between two conditions
-_TRUTH_KEEPING: Final = frozenset(("Identity", "Cast"))
 
 
 class Facts(Ranges):
@@ -54,7 +66,6 @@ class Facts(Ranges):
         self.truths: dict[str, set[bool]] = {}
         self._seen: dict[str, set[float | Shape]] = {}  # numbers and vectors of a value; NaN for further values
         self._types: dict[str, TypeProto.Tensor] = {}
-        self._vectors: dict[str, tuple[Range, Shape]] = {}  # fact, and elements computed from shapes
         self._makers: dict[str, NodeProto] = {}
         self.analyse(graph)
 
@@ -69,52 +80,52 @@ class Facts(Ranges):
         return {name for name in self.single if all(isinstance(known, tuple) for known in self._seen[name])}
 
     def walk(self, graph: GraphProto) -> None:
-        for name in (o for node in graph.node for o in node.output):  # the name may denote a value of a sibling body
-            self._forget(name)
-        for i in (*graph.value_info, *graph.input, *graph.output):
-            self._forget(i.name)
-            self._types[i.name] = i.type.tensor_type
+        infos = (*graph.value_info, *graph.input, *graph.output)
+        for name in (*(o for node in graph.node for o in node.output), *(i.name for i in infos)):
+            self._types.pop(name, None)  # the name may denote a value of a sibling body
+            self._makers.pop(name, None)
+        self._types.update((i.name, i.type.tensor_type) for i in infos)
         super().walk(graph)
 
-    def _forget(self, name: str) -> None:
-        self._types.pop(name, None)
-        self._makers.pop(name, None)
-
     def _set(self, names: Iterable[str], facts: Iterable[Range | None]) -> None:
-        pairs = [*zip(names, facts)]
-        for name, fact in pairs:
-            held, elements = self._vectors.get(name, (None, ()))
+        names, facts = [*names], [*facts]
+        for name, fact in zip(names, facts):
+            elements = fact.elements if fact and UNKNOWN not in fact.elements else ()
             number = fact.low if fact and _is_single(fact) else math.nan
-            is_vector = held is not None and held is fact and UNKNOWN not in elements
-            self._seen.setdefault(name, set()).add(elements if is_vector else number)
-        super()._set(*zip(*pairs)) if pairs else None
-
-    def of(self, name: str) -> Range | None:
-        fact = super().of(name)
-        tensor = self.constants.get(name)
-        if fact is None or tensor is None or max(-fact.low, fact.high) < _WHOLE:
-            return fact
-        return of_type(tensor.data_type) or fact  # the bounds were rounded
+            self._seen.setdefault(name, set()).add(elements or number)
+        super()._set(names, facts)
 
     def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
         self._makers.update(dict.fromkeys(node.output, node))
         if node.domain in STANDARD:
-            if node.op_type in _BOOLEAN:
-                return [self._truths(node)]
+            if node.op_type in COMPARING:
+                x, y = map(self._range, node.input)
+                low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
+                return [_compared(node.op_type, low, high, x.nan or y.nan)]
+            if node.op_type in _CONNECTIVES.keys() - _COPIES:
+                return [_connected(node.op_type, [self.of(name) or _EITHER for name in node.input])]
             if node.op_type == "Where" and _is_single(condition := self._range(node.input[0])):
                 return [self.of(node.input[1 if condition.low else 2])]
             if node.op_type == "Cast" and int_of(node, "to") == _BOOL:
-                return [self._is_nonzero(node.input[0])]
+                x = self._range(node.input[0])
+                return [_connected("Not", [_compared("Equal", x.low, x.high, x.nan)])]
         made = super().transfer(node, reads)
         if node.op_type == "Constant":
             return made
         found = [self._held(node, name, fact or ANY) for name, fact in zip(node.output, made)]
         if elements := self._elements(node):
             numbers = [*map(float, elements)]
-            fact = found[0] if UNKNOWN in elements else Range(min(numbers), max(numbers), True, False)
-            found[0] = fact
-            self._vectors.update({node.output[0]: (fact, elements)} if fact is not None else {})
+            bounds = (found[0] or ANY) if UNKNOWN in elements else Range(min(numbers), max(numbers), True, False)
+            found[0] = bounds._replace(elements=elements)
         return found
+
+    def _made(self, node: NodeProto, known: Sequence[Range]) -> Range:
+        known, op = [r._replace(elements=()) for r in known], node.op_type
+        if op not in _BOUNDING:
+            made = super()._made(node, known)
+            return joined(made, _OF_NOTHING[op]) if op in _OF_NOTHING else made
+        # The result is an operand, and a runtime may ignore NaN.
+        return common(super()._made(node, [ANY if r.nan else r for r in known]), functools.reduce(joined, known))
 
     def _range(self, name: str) -> Range:
         return self.of(name) or ANY
@@ -128,7 +139,7 @@ class Facts(Ranges):
         """
         if node.op_type not in ELEMENTS or node.domain not in STANDARD or not node.input:
             return ()
-        found = ELEMENTS[node.op_type](Call(node, [*map(self._known, node.input)], self._integers)) or ()
+        found = Call(node, [*map(self._known, node.input)], self._integers).computed(ELEMENTS) or ()
         return found if all(isinstance(n, int) and abs(n) < _INT32 for n in found) else ()
 
     def _known(self, name: str) -> Known:
@@ -138,8 +149,7 @@ class Facts(Ranges):
         if kind is None or not kind.HasField("shape"):
             return Known()
         shape = tuple(d.dim_value if is_fixed(d) else UNKNOWN for d in kind.shape.dim)
-        held, elements = self._vectors.get(name, (None, None))
-        return Known(shape, elements if held is not None and held is self.facts.get(name) else None)
+        return Known(shape, self._range(name).elements or None)
 
     def _integers(self, name: str) -> list[int] | None:
         """Return the elements of a small constant tensor, else None."""
@@ -147,42 +157,27 @@ class Facts(Ranges):
 
     # -- booleans -----------------------------------------------------------------------------------------
 
-    def _truths(self, node: NodeProto) -> Range:
-        if node.op_type in _CONNECTIVES:
-            return _connected(node.op_type, [self.of(name) or _EITHER for name in node.input])
-        x, y = map(self._range, node.input)
-        low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
-        always, never = _compared(node.op_type, low, high)
-        if never or (always and not (x.nan or y.nan)):  # a comparison with NaN is false
-            return _truth(not never)
-        return _EITHER
-
-    def _is_nonzero(self, name: str) -> Range:
-        """Return the range of a Cast to booleans. NaN is true."""
-        x = self._range(name)
-        return _truth(False) if _is_single(x) and not x.low else _truth(True) if x.low > 0 or x.high < 0 else _EITHER
-
     def _condition(self, name: str, depth: int = _MAX_DEPTH) -> Range:
         """Return the range of a condition, computed again from booleans that the enclosing branches imply."""
-        fact, node = self._range(name), self._makers.get(name)
-        if _is_single(fact) or node is None or not depth:
+        fact, node = self.of(name) or _EITHER, self._makers.get(name)
+        if _is_single(fact) or node is None or not depth or not self._is_connective(node):
             return fact
-        if node.op_type in _CONNECTIVES and node.domain in STANDARD:
-            return _connected(node.op_type, [self._condition(operand, depth - 1) for operand in node.input])
-        return self._condition(node.input[0], depth - 1) if self._keeps_truth(node) else fact
+        return _connected(node.op_type, [self._condition(operand, depth - 1) for operand in node.input])
 
-    def _keeps_truth(self, node: NodeProto) -> bool:
-        """Return whether a node copies zeros and ones."""
-        first = self._range(node.input[0]) if node.op_type in _TRUTH_KEEPING and node.domain in STANDARD else ANY
-        return first.integer and first.low >= 0 and first.high <= 1
+    def _is_connective(self, node: NodeProto) -> bool:
+        """Return whether a node is a connective of booleans, or copies zeros and ones."""
+        if node.op_type not in _CONNECTIVES or node.domain not in STANDARD:
+            return False
+        first = self.of(node.input[0]) or _EITHER
+        return node.op_type not in _COPIES or (first.integer and first.low >= 0 and first.high <= 1)
 
     def _implied(self, name: str, truth: bool) -> Iterator[tuple[str, Range]]:
         """Yield (value, range) implied by a condition."""
         yield name, _truth(truth)
         node = self._makers.get(name)
-        if node is None or node.domain not in STANDARD:
+        if node is None or not self._is_connective(node):
             return
-        if node.op_type == "Not" or self._keeps_truth(node):
+        if node.op_type == "Not" or node.op_type in _COPIES:
             yield from self._implied(node.input[0], truth is (node.op_type != "Not"))
         elif node.op_type == ("And" if truth else "Or"):
             for operand in node.input:
@@ -202,8 +197,7 @@ class Facts(Ranges):
     ) -> Sequence[Range | None]:
         if node.op_type != "If":
             return super()._bodies(node, bodies, reads)
-        condition = self._condition(node.input[0])
-        possible = {bool(condition.low)} if _is_single(condition) else {True, False}
+        possible = _possible(self._condition(node.input[0]))
         self.truths.setdefault(first_of(node), set()).update(possible)
         names = [a.name for a in node.attribute if a.HasField("g")]
         made: list[Sequence[Range | None]] = []
@@ -219,7 +213,7 @@ class Facts(Ranges):
 
     def _inside(self) -> Facts:
         inner: Facts = super()._inside()
-        inner._types, inner._makers, inner._vectors = {}, {}, {}
+        inner._types, inner._makers = {}, {}
         return inner
 
     # -- numbers ------------------------------------------------------------------------------------------
@@ -231,47 +225,30 @@ class Facts(Ranges):
         whole = of_type(kind.code) if kind is not None else None
         if op in MEASURING:
             return Range(0.0, _MOST_ELEMENTS, True, False)
-        if op in _REDUCED:  # an empty operand has an infinite result, or the bound of the type
-            fact = Range(min(fact.low, _REDUCED[op]), max(fact.high, _REDUCED[op]), fact.integer, fact.nan)
-        elif op in ("Min", "Max", "Clip"):
-            fact = self._with_nan(node, fact)
-        elif op not in _COPYING:
+        if op not in _COPYING:
             return _whole(fact if op in _CLOSE else ANY, whole) if whole else _rounded(op, kind, fact)
         return Range(max(fact.low, whole.low), min(fact.high, whole.high), True, False) if whole else fact
 
-    def _with_nan(self, node: NodeProto, fact: Range) -> Range:
-        """Return the range of a Min, Max or Clip, where a runtime may ignore NaN."""
-        known = [self._range(name) for name in node.input if name]
-        numbers = [r for r in known if not r.nan]
-        if len(numbers) == len(known):
-            return fact
-        if node.op_type == "Clip":
-            ends = [n for r in known[1:] for n in r[:2]] + [a.f for a in node.attribute if a.name in ("min", "max")]
-            is_known = len(numbers) == len(known) - 1 and known[0].nan
-            return fact._replace(low=min(fact.low, *ends), high=max(fact.high, *ends)) if is_known and ends else ANY
-        if node.op_type == "Min":
-            return fact._replace(high=min((r.high for r in numbers), default=math.inf))
-        return fact._replace(low=max((r.low for r in numbers), default=-math.inf))
 
-
-def _compared(op: str, low: float, high: float) -> tuple[bool, bool]:
-    """Return whether a comparison is always true, and always false, by bounds of the difference of its operands."""
-    if op == "Equal":
-        return low == high == 0, low > 0 or high < 0
+def _compared(op: str, low: float, high: float, nan: bool) -> Range:
+    """Return the range of a comparison, by bounds of the difference of its operands. NaN compares false."""
     if op.startswith("Less"):
         low, high = -high, -low
-    return (low >= 0, high < 0) if op.endswith("OrEqual") else (low > 0, high <= 0)
+    if op == "Equal":
+        always, never = low == high == 0, low > 0 or high < 0
+    else:
+        always, never = (low >= 0, high < 0) if op.endswith("OrEqual") else (low > 0, high <= 0)
+    return _truth(not never) if never or (always and not nan) else _EITHER
 
 
 def _connected(op: str, operands: Sequence[Range]) -> Range:
-    """Return the range of a connective of booleans."""
-    x, y = operands[0], operands[-1]
-    if op == "Not":
-        return Range(1.0 - x.high, 1.0 - x.low, True, False)
-    if op == "Xor":
-        return _truth(x.low != y.low) if _is_single(x) and _is_single(y) else _EITHER
-    pick = min if op == "And" else max
-    return Range(pick(x.low, y.low), pick(x.high, y.high), True, False)
+    """Return the range of a connective, by all values that its operands may have."""
+    made = set(itertools.starmap(_CONNECTIVES[op], itertools.product(*map(_possible, operands))))
+    return Range(float(min(made)), float(max(made)), True, False)
+
+
+def _possible(condition: Range) -> set[bool]:
+    return {bool(condition.low), bool(condition.high)}
 
 
 def _is_single(fact: Range) -> bool:
@@ -284,9 +261,9 @@ def _truth(value: bool) -> Range:
 
 def _whole(fact: Range, limits: Range) -> Range:
     """Return the range of computed integers: of the type if any may overflow."""
-    ends = [math.floor(fact.low), math.ceil(fact.high)] if math.isfinite(fact.low) and math.isfinite(fact.high) else []
-    is_held = ends and limits.low <= ends[0] and ends[1] <= limits.high and max(map(abs, ends)) < _WHOLE
-    return Range(float(ends[0]), float(ends[1]), True, False) if is_held and not fact.nan else limits
+    low, high = (end(n) if math.isfinite(n) else n for end, n in ((math.floor, fact.low), (math.ceil, fact.high)))
+    is_held = limits.low <= low and high <= limits.high and max(-low, high) < _WHOLE and not fact.nan
+    return Range(float(low), float(high), True, False) if is_held else limits
 
 
 def _rounded(op: str, kind: ElementType | None, fact: Range) -> Range | None:
@@ -312,8 +289,6 @@ def possible_truths(path: Path) -> dict[str, set[bool]]:
 
     Inference and facts take longer than `changing`, and are used only for conditions with a branch not taken.
     """
-    from onnxopt.verification.model.skeleton import Skeleton
-
     model = Skeleton(path).proto
     found, possible = can_change(model), dict[str, set[bool]]()
     for node in (n for n in model.graph.node if n.op_type == "If" and n.domain in STANDARD):
@@ -326,8 +301,6 @@ def always_empty(path: Path) -> set[str]:
 
     Declared empty inputs are not trusted.
     """
-    from onnxopt.verification.model.skeleton import Skeleton
-
     proto = Skeleton(path).proto
     for given in proto.graph.input:
         for dim in given.type.tensor_type.shape.dim:
@@ -352,8 +325,6 @@ def can_change(proto: ModelProto) -> Changing:
 
 def _inferred(proto: ModelProto) -> ModelProto:
     """Return the model with inferred shapes. Changes `proto`."""
-    from onnxopt.proto.inference import infer_shapes, inferable
-
     forget_defaults(proto)
     forget_claims(proto.graph)
     return infer_shapes(inferable(proto), values=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
 from typing import Any, Final, cast
@@ -209,7 +210,8 @@ class Functions:
         self._places: dict[Name, list[int]] = {}
         for i, f in enumerate(self._all):
             self._places.setdefault((domain_of(f.domain), _named(f.name, f.overload)), []).append(i)
-        self._calls: dict[int, set[int]] = {}  # {index: functions called}, computed on demand
+        # By index of a function: the functions that it calls.
+        self._called_by = functools.cache(lambda i: self._called(self._all[i].node))
 
     @property
     def names(self) -> KeysView[Name]:
@@ -223,17 +225,10 @@ class Functions:
 
     def needed(self, nodes: Iterable[NodeProto]) -> list[FunctionProto]:
         """Return the functions called by nodes, directly or indirectly, in the model's order."""
-        if not self._places:
-            return []
-        stack = list(self._called(nodes))
-        found = set(stack)
-        while stack:
-            i = stack.pop()
-            if i not in self._calls:
-                self._calls[i] = self._called(self._all[i].node)
-            new = self._calls[i] - found
-            found |= new
-            stack += new
+        found = new = self._called(nodes) if self._places else set()
+        while new:
+            new = set[int]().union(*map(self._called_by, new)) - found
+            found = found | new
         return [self._all[i] for i in sorted(found)]
 
     def _called(self, nodes: Iterable[NodeProto]) -> set[int]:
@@ -241,19 +236,10 @@ class Functions:
 
     def holding(self, is_one: Callable[[NodeProto], bool]) -> set[Name]:
         """Return the functions with a node that satisfies `is_one`, directly or in called functions."""
-        callers: dict[Name, list[Name]] = {}
-        stack: list[Name] = []
-        for name, places in self._places.items():
-            for node in inside(n for i in places for n in self._all[i].node):
-                callers.setdefault(operator_of(node), []).append(name)
-                if is_one(node):
-                    stack.append(name)
-        found = set(stack)
-        while stack:
-            new = set(callers.get(stack.pop(), ())) - found
+        found = {i for i, f in enumerate(self._all) if any(map(is_one, inside(f.node)))}
+        while new := {i for i in range(len(self._all)) if not found.isdisjoint(self._called_by(i))} - found:
             found |= new
-            stack += new
-        return found
+        return {name for name, places in self._places.items() if not found.isdisjoint(places)}
 
 
 def operator_of(node: NodeProto) -> Name:

@@ -91,7 +91,6 @@ ReduceMax | data size | computes drops pools exact within
 ReduceMin | data size | computes drops exact within
 ReduceProd | data size | computes signed
 ReduceL1 ReduceL2 ReduceSumSquare | data size | computes | 0..
-ReduceLogSum ReduceLogSumExp | data size | computes
 
 Shape Size | | forgets measures | 0.. integer
 SequenceLength | | measures open | 0.. integer
@@ -107,10 +106,10 @@ NonMaxSuppression | data data setting setting bound | computes jumps others open
 ConstantOfShape | size | computes exact fills
 Range | size size size | computes fills sized
 HannWindow HammingWindow BlackmanWindow | size | computes
+ReduceLogSum ReduceLogSumExp AffineGrid CenterCropPad | data size | computes
 MelWeightMatrix | size size size setting setting | computes
 Resize | data size size size | resizes sized
 Upsample | data size | resizes sized within
-AffineGrid CenterCropPad | data size | computes
 MaxUnpool | data setting size | computes
 Col2Im DFT | data size size | computes
 STFT | data size size size | window resizes computes
@@ -121,36 +120,28 @@ SequenceAt | data setting | computes exact
 SequenceConstruct ConcatFromSequence | | exact
 Optional OptionalGetElement OptionalHasElement | | open exact | nan
 StringNormalizer StringSplit | | words open
-StringConcat RegexFullMatch | |
 
 Conv ConvTranspose | | window resizes product
 ConvInteger QLinearConv | | window resizes
 FusedConv | | window resizes open
-DeformConv CausalConvWithState | |
 MaxPool | | window resizes drops exact within picks
 AveragePool LpPool | | window resizes
 GlobalAveragePool | | global window resizes pools within
 GlobalMaxPool | | global window resizes pools drops exact within
 GlobalLpPool | | global window resizes
-MaxRoiPool GridSample | |
-MatMulInteger QLinearMatMul | |
 LSTM GRU RNN | data data data data length | recurrent
-BatchNormalization | | like
 InstanceNormalization LayerNormalization GroupNormalization RMSNormalization | | like normalizes
-LRN LpNormalization MeanVarianceNormalization | | like
-Attention LinearAttention RotaryEmbedding TensorScatter | |
-Det | |
+Attention LinearAttention RotaryEmbedding TensorScatter SwiGLU BitCast Det | |
+DeformConv CausalConvWithState MaxRoiPool GridSample MatMulInteger QLinearMatMul StringConcat RegexFullMatch | |
 QuantizeLinear | | like jumps steps cuts exact | integer
 DynamicQuantizeLinear | | like jumps steps | 0..255 integer
-DequantizeLinear | | like
 Softmax | | like close | 0..1
 Hardmax | | like jumps steps exact | 0..1 integer
 LogSoftmax | | like | ..0
 NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss | data index |
 
-LeakyRelu Elu Celu Selu Gelu Mish Swish | | like
-SwiGLU | |
-PRelu | | like
+LeakyRelu Elu Celu Selu Gelu Mish Swish PRelu Atan Asinh Sinh | | like
+BatchNormalization LRN LpNormalization MeanVarianceNormalization DequantizeLinear | | like
 HardSwish | | like cuts flat levels
 HardSigmoid | | like cuts flat levels close | 0..1
 ThresholdedRelu | | like cuts mutes flat levels
@@ -160,8 +151,6 @@ Tanh Erf Softsign Sin Cos | | like close | -1..1
 Softplus Exp | | like close | 0..
 Cosh | | like | 1..
 Log Reciprocal Tan Asin Acos Acosh Atanh | | like | nan
-Atan Asinh Sinh | | like
-BitCast | |
 CumProd | data setting | like
 EyeLike | | exact | 0..1 integer
 
@@ -203,15 +192,11 @@ def _rows() -> dict[str, Operator]:
 
 OPERATORS: Final = _rows()
 _OPAQUE: Final = Operator((), frozenset(("open",)), nan=True)
-_WITH: Final[dict[str, set[str]]] = {}
-for _name, _row in OPERATORS.items():
-    for _trait in _row.traits:
-        _WITH.setdefault(_trait, set()).add(_name)
 
 
 def having(*traits: str) -> frozenset[str]:
     """Return the operators with any of the traits."""
-    return frozenset().union(*(_WITH[trait] for trait in traits))
+    return frozenset(name for name, row in OPERATORS.items() if not row.traits.isdisjoint(traits))
 
 
 def operator(kind: str, domain: str = "") -> Operator:

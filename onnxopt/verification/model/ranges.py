@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+import numpy as np
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import BY_CODE
-from onnxopt.proto.messages import tensor_to_array
+from onnxopt.proto.messages import attribute_value, tensor_to_array
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of
-from onnxopt.verification.model.nodes import numbers as numbers_of
-from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, STANDARD, having, operator
+from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, OPERATORS, STANDARD, Operator, having, operator
+from onnxopt.verification.model.shapes import Shape
 
 # Attributes of ai.onnx.ml with looked-up keys and comparands.
 ML_KEYS: Final = frozenset((
@@ -22,96 +24,59 @@ ML_KEYS: Final = frozenset((
     "nodes_values", "nodes_splits", "replaced_value_float", "replaced_value_int64", "stopwords", "pool_strings",
     "pool_int64s",
 ))  # fmt: skip
-_FIXED: Final[dict[str, tuple[float, ...]]] = {
-    **dict.fromkeys(having("rounds"), (0.5, 1.5, 2.5, -0.5)),
-    **dict.fromkeys(("Relu", "Abs", "Sign", "LeakyRelu", "PRelu"), (0.0,)),
-    "HardSwish": (-3.0, 3.0),
-    "IsNaN": (math.nan,),
-    "IsInf": (math.inf, -math.inf),
-}
-_OF_ALL_OPERANDS: Final = ("PRelu",)
-_QUANTIZED: Final = (-128, 0, 127, 255)
-_LOSSES: Final = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
-_SCORE: Final = 4  # operand of NonMaxSuppression: the score threshold
+_STRINGS: Final = (AttributeProto.STRING, AttributeProto.STRINGS)
+_MAX_WORDS: Final = 64
 _MAX_BOUND: Final = 1e30  # larger bounds never take effect
 
 Numbers = Callable[[str], list[float]]  # returns the elements of a small constant
+_Attributes = Mapping[str, Any]
+_Operands = Callable[[int], list[float]]
+
+# (operator, operand): the breakpoints, by attributes and elements of constant operands.
+_BREAKPOINTS: Final[dict[tuple[str, int], Callable[[_Attributes, _Operands], Iterable[float]]]] = {
+    **{(kind, 0): lambda a, n: (0.5, 1.5, 2.5, -0.5) for kind in having("rounds")},
+    **{(kind, 0): lambda a, n: (0.0,) for kind in ("Relu", "Abs", "Sign", "LeakyRelu", "PRelu")},
+    ("PRelu", 1): lambda a, n: (0.0,),
+    ("HardSwish", 0): lambda a, n: (-3.0, 3.0),
+    ("HardSigmoid", 0): lambda a, n: [
+        (y - a.get("beta", 0.5)) / a.get("alpha", 0.2) for y in (0, 1) if a.get("alpha", 0.2)
+    ],
+    ("IsNaN", 0): lambda a, n: (math.nan,),
+    ("IsInf", 0): lambda a, n: (math.inf, -math.inf),
+    ("Clip", 0): lambda a, n: [*(a[end] for end in ("min", "max") if end in a), *n(1), *n(2)],
+    ("ThresholdedRelu", 0): lambda a, n: (a.get("alpha", 1.0),),
+    ("Shrink", 0): lambda a, n: (a.get("lambd", 0.5), -a.get("lambd", 0.5)),
+    ("QuantizeLinear", 0): lambda a, n: [
+        scale * (bound - zero) for scale in n(1)[:1] for zero in (n(2) or [0.0])[:1] for bound in (-128, 0, 127, 255)
+    ],
+    ("TfIdfVectorizer", 0): lambda a, n: a.get("pool_int64s", ()),
+    ("NegativeLogLikelihoodLoss", 1): lambda a, n: [a["ignore_index"]] if "ignore_index" in a else (),
+    ("SoftmaxCrossEntropyLoss", 1): lambda a, n: [a["ignore_index"]] if "ignore_index" in a else (),
+    ("NonMaxSuppression", 1): lambda a, n: n(4),  # the score threshold
+}
 
 
 def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
     """Yield the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
-    for number in _breakpoints(node, k, numbers):
-        is_nan = math.isnan(number) and node.op_type in ("IsNaN", "Equal")
-        if abs(number) < _MAX_BOUND or is_nan or node.op_type == "IsInf":
-            yield number
-
-
-def _breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterable[float]:
     kind = node.op_type
     if kind in MUTUAL:
-        return _of_others(node, k, numbers)
-    if k == 1:
-        return _second(node, numbers)
-    if kind in _FIXED and (k == 0 or kind in _OF_ALL_OPERANDS):
-        return _FIXED[kind]
-    return _COMPUTED[kind](node, numbers) if k == 0 and kind in _COMPUTED else ()
-
-
-def _of_others(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
-    if node.op_type == "Equal" and len({*node.input}) == 1:  # NaN is not equal to itself
-        yield math.nan
-    for name in (name for i, name in enumerate(node.input) if i != k):
-        yield from numbers(name)
-
-
-def _second(node: NodeProto, numbers: Numbers) -> Iterable[float]:
-    if node.op_type in _OF_ALL_OPERANDS:
-        return _FIXED[node.op_type]
-    if node.op_type in _LOSSES:
-        return [a.i for a in node.attribute if a.name == "ignore_index"]
-    if node.op_type == "NonMaxSuppression" and len(node.input) > _SCORE:
-        return numbers(node.input[_SCORE])
-    return ()
-
-
-def _clip_bounds(node: NodeProto, numbers: Numbers) -> list[float]:
-    found = [a.f for a in node.attribute if a.name in ("min", "max")]
-    return found + [n for name in node.input[1:] for n in numbers(name)]
-
-
-def _hard_sigmoid(node: NodeProto, numbers: Numbers) -> Sequence[float]:
-    alpha, beta = _attribute(node, "alpha", 0.2), _attribute(node, "beta", 0.5)
-    return (-beta / alpha, (1 - beta) / alpha) if alpha else ()
-
-
-def _shrink(node: NodeProto, numbers: Numbers) -> Sequence[float]:
-    bound = _attribute(node, "lambd", 0.5)
-    return bound, -bound
-
-
-def _quantize(node: NodeProto, numbers: Numbers) -> list[float]:
-    scales, zeros = ([*numbers(name)] for name in (*node.input[1:3], "", "")[:2])
-    zero = zeros[0] if zeros else 0.0
-    return [scale * (bound - zero) for scale in scales[:1] for bound in _QUANTIZED]
-
-
-_COMPUTED: Final[dict[str, Callable[[NodeProto, Numbers], Iterable[float]]]] = {
-    "Clip": _clip_bounds,
-    "HardSigmoid": _hard_sigmoid,
-    "ThresholdedRelu": lambda node, numbers: (_attribute(node, "alpha", 1.0),),
-    "Shrink": _shrink,
-    "QuantizeLinear": _quantize,
-    "TfIdfVectorizer": lambda node, numbers: [n for a in node.attribute if a.name == "pool_int64s" for n in a.ints],
-}
+        found = [n for i, name in enumerate(node.input) if i != k for n in numbers(name)]
+        found += [math.nan] if kind == "Equal" and len({*node.input}) == 1 else []  # NaN is not equal to itself
+    elif (kind, k) in _BREAKPOINTS:
+        given = {a.name: attribute_value(a) for a in node.attribute if not a.ref_attr_name}
+        found = [*_BREAKPOINTS[kind, k](given, lambda i: numbers(node.input[i]) if i < len(node.input) else [])]
+    else:
+        return
+    for number in found:
+        is_nan = math.isnan(number) and kind in ("IsNaN", "Equal")
+        if abs(number) < _MAX_BOUND or is_nan or kind == "IsInf":
+            yield number
 
 
 def keys(node: NodeProto) -> list[float]:
     """Return the numbers that an operator of ai.onnx.ml looks up or compares with."""
-    found: dict[float, None] = {}
-    for a in (a for a in node.attribute if a.name in ML_KEYS):
-        found.update(dict.fromkeys((*a.floats, *a.ints, *(numbers_of(a.t) if a.type == a.TENSOR else ()))))
-        found.update(dict.fromkeys([a.f] if a.type == a.FLOAT else [a.i] if a.type == a.INT else []))
-    return list(found)
+    found = (attribute_value(a) for a in node.attribute if a.name in ML_KEYS and a.type not in _STRINGS)
+    return [*dict.fromkeys(float(n) for value in found for n in np.ravel(value))]
 
 
 def words(node: NodeProto, constants: Iterable[bytes]) -> list[str]:
@@ -129,13 +94,6 @@ def words(node: NodeProto, constants: Iterable[bytes]) -> list[str]:
     return texts
 
 
-_MAX_WORDS: Final = 64
-
-
-def _attribute(node: NodeProto, name: str, default: float) -> float:
-    return next((a.f for a in node.attribute if a.name == name), default)
-
-
 # -- ranges -----------------------------------------------------------------------------------------------
 # Samplers of probes stay within the range: numbers impossible in any run prove nothing. Integer overflow is ignored.
 
@@ -144,8 +102,8 @@ _ELEMENTS: Final = 1 << 16  # in a constant; a larger constant has no range
 _MOVES: Final = having("moves")
 # Traits of operators with results independent of the operands' range.
 _FRESH: Final = frozenset(("forgets", "others", "measures"))
-_PAIRED: Final = {"Add", "Sub", "Mul", "Div", "Sum", "Mean", "Min", "Max", "Pow", "Mod"}
-_RISING: Final[dict[str, Callable[[float], float]]] = {
+# Functions that rise in every operand.
+_RISING: Final[dict[str, Callable[..., float]]] = {
     "Exp": lambda x: math.exp(x) if x < 700.0 else math.inf,
     "Sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x > -700.0 else 0.0,
     "Tanh": math.tanh,
@@ -157,10 +115,24 @@ _RISING: Final[dict[str, Callable[[float], float]]] = {
     "Sign": lambda x: float((x > 0) - (x < 0)),
     "Sqrt": lambda x: math.sqrt(max(x, 0.0)),
     "Softplus": lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))),
+    "Clip": lambda x, low, high: min(max(x, low), high),
+    "Min": lambda *x: min(x),
+    "Max": lambda *x: max(x),
+    "Sum": lambda *x: sum(x),
+    "Mean": lambda *x: sum(x) / len(x),
+    "Add": lambda x, y: x + y,
 }
-_KEEPING: Final = having("within")
-# Non-negative operands give a non-negative result.
-_SIGNED: Final = having("signed")
+# Functions that rise or fall in each operand, between zeros of an operand.
+_MONOTONE: Final[dict[str, Callable[..., float]]] = {
+    "Abs": abs,
+    "Neg": lambda x: -x,
+    "Sub": lambda x, y: x - y,
+    "Mul": lambda x, y: 0.0 if x == 0 or y == 0 else x * y,
+    "Div": lambda x, y: x / y if math.isfinite(y) else 0.0,
+}
+_MAKING_NAN: Final = {"Sum", "Mean", "Add", "Sub", "Mul"}  # of infinities
+_WHOLE: Final = {"Relu", "Clip", "Min", "Max", "Sum", "Add", "Abs", "Neg", "Sub", "Mul"}  # integers from integers
+_MAX_EXACT: Final = 2.0**53  # below, float64 represents all integers
 _ROUNDING: Final = 1e-5  # relative to a bound; computed numbers may exceed it by as much
 
 
@@ -171,6 +143,7 @@ class Range(NamedTuple):
     high: float = math.inf
     integer: bool = False  # all elements are integers
     nan: bool = True  # elements may be NaN
+    elements: Shape = ()  # of a vector computed from shapes, if known
 
     @property
     def never_negative(self) -> bool:
@@ -189,8 +162,6 @@ class Range(NamedTuple):
 
     def cut(self, values: Any) -> Any:
         """Return a float array clipped to the bounds, rounded if the range is of integers."""
-        import numpy as np
-
         found = np.clip(values, self.low, self.high)
         whole = np.round(found) if self.integer else found
         return np.asarray(whole, values.dtype)
@@ -225,6 +196,7 @@ class Ranges(Forward[Range]):
     """Forward analysis of ranges."""
 
     MUST: ClassVar = True
+    PASSES: ClassVar = 1
 
     def analyse(self, graph: GraphProto) -> None:
         """Analyse a main graph, with arbitrary inputs of the declared types."""
@@ -233,7 +205,7 @@ class Ranges(Forward[Range]):
         self.walk(graph)
 
     def join(self, a: Range, b: Range) -> Range | None:
-        return _joined(a, b)
+        return joined(a, b)
 
     def of(self, name: str) -> Range | None:
         if (fact := self.facts.get(name)) is not None or name not in self.constants:
@@ -246,31 +218,42 @@ class Ranges(Forward[Range]):
         if not row.traits.isdisjoint(_FRESH):
             fact = Range(row.low, row.high, row.integer, nan=False)
         else:
-            data = [self.of(n) for k, n in enumerate(node.input) if n and row.role(k) in (DATA, BOUND)]
-            found = self._made(node, [r or ANY for r in data]) if data and node.domain in STANDARD else ANY
-            fact = _common(found, Range(row.low, row.high, row.integer, row.nan))
+            known = self._operands(node, row)
+            found = self._made(node, known) if known and node.domain in STANDARD else ANY
+            fact = common(found, Range(row.low, row.high, row.integer, row.nan))
         is_said = fact != ANY
         return [fact if is_said and (k == 0 or node.op_type == "Split") else None for k in range(len(node.output))]
 
+    def _operands(self, node: NodeProto, row: Operator) -> list[Range]:
+        if node.op_type != "Clip":
+            known = [self.of(n) for k, n in enumerate(node.input) if n and row.role(k) in (DATA, BOUND)]
+            return [r or ANY for r in known]
+        # A missing bound is infinite. In older opsets, bounds are attributes.
+        given = {a.name: a.f for a in node.attribute}
+        ends = given.get("min", -math.inf), given.get("max", math.inf)
+        bounds = [Range(n, n, not given, False) for n in ends]
+        read = [self.of(name) or ANY if name else None for name in [*node.input, "", ""][:3]]
+        return [fact or bounds[k - 1] for k, fact in enumerate(read)]
+
     def _made(self, node: NodeProto, known: Sequence[Range]) -> Range:
         kind, first = node.op_type, known[0]
-        if kind in _UNARY:
-            return _UNARY[kind](node, known)
+        if kind == "Cast":
+            return _cast(node, first)
         if kind in _MOVES:
             return self._moved(node, known)
-        if kind in _RISING:
-            low, high = _RISING[kind](first.low), _RISING[kind](first.high)
-            return Range(low, high, first.integer and kind == "Relu", first.nan)
-        if kind in _PAIRED:
-            return _paired(node, known)
         if kind in ("QuantizeLinear", "DequantizeLinear"):
             return self._quantized(node, known)
-        if kind in _KEEPING:
-            return first._replace(integer=first.integer and kind not in ("ReduceMean", "GlobalAveragePool"))
+        if kind in _RISING or kind in _MONOTONE:
+            return _computed(kind, known, is_square=kind == "Mul" and node.input[0] == node.input[1])
+        traits = OPERATORS[kind].traits if kind in OPERATORS else ()
+        if "within" in traits:
+            return first._replace(integer=first.integer and "exact" in traits)
         nan = any(r.nan for r in known) or any(not math.isfinite(n) for r in known for n in r[:2])
-        if kind in _SIGNED and all(r.never_negative for r in known) and all(a.f >= 0 for a in node.attribute):
+        is_even = kind == "Pow" and len(known) > 1 and known[1].low == known[1].high and known[1].low % 2 == 0
+        is_signed = "signed" in traits and all(r.never_negative for r in known)
+        if is_even or (kind == "Pow" and first.never_negative) or (is_signed and all(a.f >= 0 for a in node.attribute)):
             return Range(0.0, nan=nan)
-        return Range(nan=nan or kind not in having("like"))
+        return Range(nan=nan or "like" not in traits)
 
     def _quantized(self, node: NodeProto, known: Sequence[Range]) -> Range:
         """Return the range of the zero point's type (QuantizeLinear), or of the scaled distance from it."""
@@ -280,30 +263,27 @@ class Ranges(Forward[Range]):
             if zero:
                 code = self.constants[zero].data_type if zero in self.constants else 0
             return of_type(code) or ANY
-        first, scale = known[0], known[1]
-        least, most = (known[2].low, known[2].high) if len(known) > 2 else (0.0, 0.0)
-        ends = [_product(m, n) for m in (first.low - most, first.high - least) for n in scale[:2]]
-        return Range(min(ends), max(ends), nan=not first.is_bounded or scale.nan)
+        apart = _computed("Sub", [known[0], known[2]]) if len(known) > 2 else known[0]
+        return _computed("Mul", [apart, known[1]])._replace(integer=False)
 
     def _moved(self, node: NodeProto, known: Sequence[Range]) -> Range:
         """Return the range over all operands that elements come from; Pad without a value adds zeros."""
         if node.op_type == "Pad":
-            value = _attribute(node, "value", 0.0)  # of older opsets
+            value = next((a.f for a in node.attribute if a.name == "value"), 0.0)  # of older opsets
             known = known if len(known) > 1 else [*known, Range(value, value, value.is_integer(), False)]
         elif node.op_type == "Where":
             known = known[1:]
         elif node.op_type != "Concat":
             return known[0]
-        return functools.reduce(_joined, known)
+        return functools.reduce(joined, known)
 
 
-def _joined(a: Range, b: Range) -> Range:
-    return Range(min(a.low, b.low), max(a.high, b.high), a.integer and b.integer, a.nan or b.nan)
+def joined(a: Range, b: Range) -> Range:
+    elements = a.elements if a.elements == b.elements else ()
+    return Range(min(a.low, b.low), max(a.high, b.high), a.integer and b.integer, a.nan or b.nan, elements)
 
 
 def _of_constant(tensor: TensorProto) -> Range:
-    import numpy as np
-
     kind = BY_CODE.get(tensor.data_type)
     if kind is None or kind.kind not in "fiub" or not 0 < math.prod(tensor.dims) <= _ELEMENTS:
         return of_type(tensor.data_type) or ANY
@@ -311,14 +291,14 @@ def _of_constant(tensor: TensorProto) -> Range:
         array = tensor_to_array(tensor).astype(np.float64)
     except ValueError:  # data missing from the file
         return ANY
-    if np.isnan(array).any():
-        return ANY
-    return Range(float(array.min()), float(array.max()), bool((array == np.round(array)).all()), nan=False)
+    low, high = float(array.min()), float(array.max())
+    if math.isnan(low) or (kind.kind != "f" and max(-low, high) >= _MAX_EXACT):
+        return of_type(tensor.data_type) or ANY
+    return Range(low, high, bool((array == np.round(array)).all()), nan=False)
 
 
-def _cast(node: NodeProto, known: Sequence[Range]) -> Range:
-    first, to = known[0], int_of(node, "to", 1)
-    limits = of_type(to)
+def _cast(node: NodeProto, first: Range) -> Range:
+    limits = of_type(int_of(node, "to", 1))
     if limits is None:
         return first
     low, high = (float(math.trunc(n)) if math.isfinite(n) else n for n in first[:2])
@@ -326,66 +306,26 @@ def _cast(node: NodeProto, known: Sequence[Range]) -> Range:
     return Range(low, high, True, False) if is_inside and limits.high > 1 else limits
 
 
-def _clip(node: NodeProto, known: Sequence[Range]) -> Range:
-    """Return the range of a Clip with bounds as operands, or as attributes in older opsets."""
-    given = {a.name: a.f for a in node.attribute}
-    operands = dict(zip((k for k, name in enumerate(node.input) if name), known))
-    ends = [given.get("min", -math.inf), given.get("max", math.inf)]
-    first, low, high = known[0], *(operands.get(k + 1, Range(n, n, not given)) for k, n in enumerate(ends))
-    least, most = (min(max(first[k], low[k]), high[k]) for k in range(2))
-    return Range(least, most, first.integer and low.integer and high.integer, first.nan)
-
-
-def _negated(node: NodeProto, known: Sequence[Range]) -> Range:
-    return known[0]._replace(low=-known[0].high, high=-known[0].low)
-
-
-def _absolute(node: NodeProto, known: Sequence[Range]) -> Range:
-    ends = abs(known[0].low), abs(known[0].high)
-    return known[0]._replace(low=0.0 if known[0].low <= 0 <= known[0].high else min(ends), high=max(ends))
-
-
-_UNARY: Final = {"Abs": _absolute, "Cast": _cast, "Clip": _clip, "Neg": _negated}
-
-
-def _common(a: Range, b: Range) -> Range:
+def common(a: Range, b: Range) -> Range:
     """Return the numbers in both ranges; any number if the ranges are disjoint."""
     low, high = max(a.low, b.low), min(a.high, b.high)
     return Range(low, high, a.integer or b.integer, a.nan or b.nan) if low <= high else ANY
 
 
-def _paired(node: NodeProto, known: Sequence[Range]) -> Range:
-    """Return the range of a binary operator, or of an n-ary sum, mean, minimum or maximum."""
-    kind, nan = node.op_type, any(r.nan for r in known)
-    is_whole = all(r.integer for r in known) and kind not in ("Div", "Mean", "Pow", "Mod")
-    if kind in ("Min", "Max"):
-        pick = min if kind == "Min" else max
-        return Range(pick(r.low for r in known), pick(r.high for r in known), is_whole, nan)
-    if kind in ("Sum", "Mean"):
-        share = len(known) if kind == "Mean" else 1
-        return Range(sum(r.low for r in known) / share, sum(r.high for r in known) / share, is_whole, nan)
-    if len(known) < 2:
+def _computed(kind: str, known: Sequence[Range], *, is_square: bool = False) -> Range:
+    """Return the range of a function, computed at bounds of the operands. `is_square`: of the same operand twice."""
+    if kind == "Div" and known[1].low <= 0 <= known[1].high:
         return ANY
-    low, high = _arithmetic(kind, node, *known[:2])
-    nan = nan or kind in ("Div", "Pow", "Mod") or any(not math.isfinite(n) for r in known for n in r[:2])
-    return Range(low, high, is_whole, nan)
-
-
-def _arithmetic(kind: str, node: NodeProto, x: Range, y: Range) -> tuple[float, float]:
-    if kind == "Add":
-        return x.low + y.low, x.high + y.high
-    if kind == "Sub":
-        return x.low - y.high, x.high - y.low
-    if kind == "Mul":
-        ends = [_product(m, n) for m in x[:2] for n in y[:2]]
-        return (0.0 if node.input[0] == node.input[1] else min(ends)), max(ends)
-    if kind == "Div" and (y.low > 0 or y.high < 0):
-        ends = [m / n if math.isfinite(n) else 0.0 for m in x[:2] for n in y[:2]]
-        return min(ends), max(ends)
-    if kind == "Pow" and (x.never_negative or (y.low == y.high and y.low % 2 == 0)):
-        return 0.0, math.inf
-    return -math.inf, math.inf
-
-
-def _product(m: float, n: float) -> float:
-    return 0.0 if m == 0 or n == 0 else m * n
+    nan = any(r.nan for r in known) or kind == "Div"
+    nan = nan or (kind in _MAKING_NAN and any(not math.isfinite(n) for r in known for n in r[:2]))
+    corners: Iterable[tuple[float, ...]]
+    if kind in _RISING:
+        corners = zip(*(r[:2] for r in known))
+    elif kind == "Abs" or is_square:  # least near zero
+        low, high = known[0][:2]
+        corners = [(n,) * len(known) for n in (low, min(max(low, 0.0), high), high)]
+    else:
+        corners = itertools.product(*(r[:2] for r in known))
+    compute = _RISING.get(kind) or _MONOTONE[kind]
+    ends = [n for n in itertools.starmap(compute, corners) if not math.isnan(n)]
+    return Range(min(ends), max(ends), kind in _WHOLE and all(r.integer for r in known), nan) if ends else ANY

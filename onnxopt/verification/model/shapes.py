@@ -1,29 +1,121 @@
-"""Shapes of values, and elements of integer vectors computed from shapes."""
+"""Shapes of values, and elements of integer vectors computed from shapes.
+
+A shape is a tuple of numbers and symbols of the model's inputs; `UNKNOWN` stands for any further size. None: unknown
+rank. Elements are told in the same way.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
-from onnxopt.verification.model.calls import MAX_SIZES, UNKNOWN, Call, Known, Shape, UnknownShape
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import few
 from onnxopt.verification.model.operators import OPERATORS, STANDARD, WEIGHTS, WINDOWED, having
 
+T = TypeVar("T")
+Shape: TypeAlias = "tuple[int | str, ...]"
+UNKNOWN: Final = -1
+MAX_SIZES: Final = 12  # elements of a vector
 _INT64: Final = 7  # of TensorProto.DataType
 _BATCH_AND_CHANNELS: Final = 2  # leading axes, before those of an image or of time
-_LIKE: Final = having("like")
-_BROADCAST: Final = having("broadcast")
-_REDUCING: Final = frozenset(name for name in OPERATORS if name.startswith("Reduce"))
+
+
+class Known(NamedTuple):
+    """Facts about a value."""
+
+    shape: Shape | None = None
+    elements: Shape | None = None  # of an integer vector or scalar computed from shapes
 
 
 _NOTHING: Final = Known()
+
+
+class _Unknown(Exception):
+    """A rule needs an unknown fact."""
+
+
+def _need(fact: T | None) -> T:
+    if fact is None:
+        raise _Unknown
+    return fact
+
+
+class Call:
+    """A node with the facts about operands, and constant integers."""
+
+    def __init__(
+        self, node: NodeProto, known: Sequence[Known], integers: Callable[[str], Sequence[int] | None]
+    ) -> None:
+        self.node, self._integers = node, integers
+        self.shapes = [k.shape for k in known]
+        self.elements = [_elements(k) for k in known]
+        self._says: Mapping[str, AttributeProto] = {a.name: a for a in node.attribute}
+
+    @property
+    def first(self) -> Shape:
+        """The shape of the first operand."""
+        return _need(self.shapes[0])
+
+    def is_given(self, at: int, name: str) -> bool:
+        """Return whether an operand is present, or, in older opsets, the attribute."""
+        return name in self._says or bool(len(self.node.input) > at and self.node.input[at])
+
+    def integers(self, at: int, name: str) -> Sequence[int] | None:
+        """Return the operand's integers, constant or computed from known sizes, else None."""
+        if name in self._says:
+            return list(self._says[name].ints)
+        if not self.is_given(at, name):
+            return None
+        constant = self._integers(self.node.input[at])
+        known = self.elements[at] if constant is None and at < len(self.elements) else None
+        computed = [n for n in known or () if isinstance(n, int) and n != UNKNOWN]
+        return computed if known and len(computed) == len(known) else constant
+
+    def axes(self, at: int, rank: int, absent: Iterable[int] | None = None) -> list[int]:
+        """Return the constant axes normalized for a rank. absent: the axes if none are given."""
+        found = self.integers(at, "axes") if self.is_given(at, "axes") else absent
+        return [_normalized(a, rank) for a in _need(found)]
+
+    def axis(self) -> int:
+        """Return the normalized axis of an operator with an attribute for it."""
+        return _normalized(self.number("axis") or 0, len(self.first))
+
+    def number(self, name: str) -> int | None:
+        """Return an integer attribute, else None."""
+        return self._says[name].i if name in self._says else None
+
+    def computed(self, rules: Rules) -> Shape | None:
+        """Return the result of the operator's rule, None if unknown."""
+        try:
+            return rules[self.node.op_type](self) if self.node.op_type in rules else None
+        except _Unknown:
+            return None
+
+
+Rules: TypeAlias = Mapping[str, Callable[[Call], "Shape | None"]]
+
+
+def _normalized(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise _Unknown
+    return axis % rank
+
+
+def _elements(known: Known) -> Shape | None:
+    """Return the elements of a vector; those of a vector of known length may be unknown, those of a matrix are."""
+    match known.shape:
+        case (_, _, *_):
+            return None
+        case (int(length),) if known.elements is None and 0 < length <= MAX_SIZES:
+            return (UNKNOWN,) * length
+    return known.elements
 
 
 def shapes_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Known]:
@@ -43,6 +135,7 @@ class Shapes(Forward[Known]):
     """Forward analysis of shapes and elements."""
 
     MUST: ClassVar = True
+    PASSES: ClassVar = 1
     given: Collection[str] = ()
 
     def join(self, a: Known, b: Known) -> Known:
@@ -74,36 +167,27 @@ class Shapes(Forward[Known]):
             return [None] * len(node.output)
         call = Call(node, [self.known(name) for name in node.input], self.integers)
         self.see(call)
-        made = Known(carried(call), ELEMENTS[node.op_type](call) if node.op_type in ELEMENTS else None)
+        made = Known(call.computed(SHAPES), call.computed(ELEMENTS))
         further = made if node.op_type == "Split" else _NOTHING
         return [None if k == _NOTHING else k for k in (made, *[further] * (len(node.output) - 1))]
 
 
-def carried(call: Call) -> Shape | None:
-    """Return the shape of the first result in terms of operand sizes, else None."""
-    op = call.node.op_type
-    if op in _LIKE:
-        return call.shapes[0]
-    try:
-        return _RULES[op](call) if op in _RULES else None
-    except UnknownShape:
-        return None
+def integers_of(tensor: TensorProto) -> list[int]:
+    return few(tensor, MAX_SIZES, (tensor.INT64, tensor.INT32))
+
+
+# -- shapes of results, in terms of operand sizes -----------------------------------------------------------
 
 
 def _transpose(call: Call) -> Shape | None:
-    perm = call.integers(len(call.node.input), "perm")
-    if perm is None or sorted(perm) != list(range(len(call.first))):
-        return None
-    return tuple(call.first[i] for i in perm)
+    perm = _need(call.integers(len(call.node.input), "perm"))
+    return tuple(call.first[i] for i in perm) if sorted(perm) == list(range(len(call.first))) else None
 
 
-def _pad(call: Call) -> Shape | None:
+def _pad(call: Call) -> Shape:
     """Return the shape after Pad. Computed pads belong to a window, so batch and channels stay unchanged."""
-    rank = len(call.first)
-    axes = call.axes(3, rank) if call.is_given(3, "axes") else list(range(rank))
-    pads = call.integers(1, "pads")
-    if axes is None:
-        return None
+    rank, pads = len(call.first), call.integers(1, "pads")
+    axes = call.axes(3, rank, range(rank))
     if pads is None and not call.is_given(3, "axes") and rank > _BATCH_AND_CHANNELS:
         axes = axes[_BATCH_AND_CHANNELS:]
     elif pads is not None and len(pads) == 2 * len(axes):
@@ -111,51 +195,42 @@ def _pad(call: Call) -> Shape | None:
     return _without(call.first, axes)
 
 
-def _slice(call: Call) -> Shape | None:
+def _slice(call: Call) -> Shape:
     starts = call.integers(1, "starts")
-    if call.is_given(3, "axes"):
-        axes = call.axes(3, len(call.first))
-    else:
-        axes = list(range(len(starts))) if starts is not None else None
-    return None if axes is None else _without(call.first, axes)
+    return _without(call.first, call.axes(3, len(call.first), None if starts is None else range(len(starts))))
 
 
 def _unsqueeze(call: Call) -> Shape | None:
-    count = len(call.integers(1, "axes") or ())
-    axes = call.axes(1, len(call.first) + count)
-    if not axes or len({*axes}) < count:
-        return None
-    dims = iter(call.first)
-    return tuple(1 if a in axes else next(dims) for a in range(len(call.first) + count))
+    rank = len(call.first) + len(call.integers(1, "axes") or ())
+    axes, dims = call.axes(1, rank), iter(call.first)
+    return tuple(1 if a in axes else next(dims) for a in range(rank)) if len({*axes}) == len(axes) else None
 
 
-def _squeeze(call: Call) -> Shape | None:
-    axes = call.axes(1, len(call.first))
-    if axes is None and not call.is_given(1, "axes") and all(isinstance(d, int) and d > 0 for d in call.first):
-        axes = [a for a, d in enumerate(call.first) if d == 1]
-    return None if axes is None else tuple(d for a, d in enumerate(call.first) if a not in axes)
+def _squeeze(call: Call) -> Shape:
+    is_known = all(isinstance(d, int) and d > 0 for d in call.first)
+    axes = call.axes(1, len(call.first), [a for a, d in enumerate(call.first) if d == 1] if is_known else None)
+    return tuple(d for a, d in enumerate(call.first) if a not in axes)
 
 
 def _matmul(call: Call) -> Shape | None:
-    a, b = call.shapes[:2]
-    if a is None or b is None or min(len(a), len(b)) < 2:
-        return None
-    return *_broadcasted([a[:-2], b[:-2]]), a[-2], b[-1]
+    a, b = map(_need, call.shapes[:2])
+    return (*_broadcasted([a[:-2], b[:-2]]), a[-2], b[-1]) if min(len(a), len(b)) > 1 else None
 
 
-def _gather(call: Call) -> Shape | None:
-    indices, axis = call.shapes[1], call.number("axis") or 0
-    if indices is None or not -len(call.first) <= axis < len(call.first):
-        return None
-    axis %= len(call.first)
-    return (*call.first[:axis], *indices, *call.first[axis + 1 :])
+def _gemm(call: Call) -> Shape | None:
+    a, b = map(_need, call.shapes[:2])
+    turned = bool(call.number("transA")), not call.number("transB")
+    return (a[turned[0]], b[turned[1]]) if len(a) == len(b) == 2 else None
 
 
-def _reshape(call: Call) -> Shape | None:
+def _gather(call: Call) -> Shape:
+    axis = call.axis()
+    return (*call.first[:axis], *_need(call.shapes[1]), *call.first[axis + 1 :])
+
+
+def _reshape(call: Call) -> Shape:
     """Return the elements of the target; 0 copies a dim, and -1 is computed if it is a number."""
-    target = call.elements[1] if len(call.elements) > 1 else None  # an attribute in older opsets
-    if target is None:
-        return None
+    target = _need(call.elements[1] if len(call.elements) > 1 else None)  # an attribute in older opsets
     dims, copies = call.shapes[0] or (), not call.number("allowzero")
     found = [dims[k] if n == 0 and copies and k < len(dims) else n or UNKNOWN for k, n in enumerate(target)]
     if found.count(UNKNOWN) == 1 and UNKNOWN not in dims and call.shapes[0] is not None:
@@ -166,16 +241,8 @@ def _reshape(call: Call) -> Shape | None:
     return tuple(found)
 
 
-def _split(call: Call) -> Shape | None:
-    axis = call.number("axis") or 0
-    return _without(call.first, [axis % len(call.first)]) if -len(call.first) <= axis < len(call.first) else None
-
-
-def _reduced(call: Call) -> Shape | None:
-    axes = call.axes(1, len(call.first))
-    if axes is None:
-        return None
-    keeps = call.number("keepdims") != 0
+def _reduced(call: Call) -> Shape:
+    axes, keeps = call.axes(1, len(call.first)), call.number("keepdims") != 0
     return tuple(1 if a in axes else d for a, d in enumerate(call.first) if keeps or a not in axes)
 
 
@@ -190,33 +257,19 @@ def _windowed(call: Call) -> Shape | None:
     return batch, channels, *[UNKNOWN] * len(lengths)
 
 
-def _gemm(call: Call) -> Shape | None:
-    a, b = call.shapes[:2]
-    if a is None or b is None or len(a) != 2 or len(b) != 2:
-        return None
-    return a[1 if call.number("transA") else 0], b[0 if call.number("transB") else 1]
-
-
 def _concat(call: Call) -> Shape | None:
-    shapes = [s for s in call.shapes if s is not None]
-    axis = call.number("axis")
-    if axis is None or not shapes or len({*map(len, shapes)}) > 1 or not -len(shapes[0]) <= axis < len(shapes[0]):
+    shapes, axis = [s for s in call.shapes if s is not None], call.number("axis")
+    if axis is None or len({*map(len, shapes)}) != 1:
         return None
-    met, axis = tuple(_same(dims) for dims in zip(*shapes)), axis % len(shapes[0])
-    lengths = [s[axis] for s in shapes]
-    is_known = len(shapes) == len(call.shapes) and all(isinstance(d, int) and d > 0 for d in lengths)
-    return *met[:axis], sum(map(int, lengths)) if is_known else UNKNOWN, *met[axis + 1 :]
-
-
-def _same(dims: Sequence[int | str]) -> int | str:
-    """Return the common size of equal dims: a number if any."""
-    known = [d for d in dims if d != UNKNOWN]
-    return next((d for d in known if isinstance(d, int)), known[0] if known else UNKNOWN)
-
-
-def _broadcast(call: Call) -> Shape | None:
-    shapes = [s for s in call.shapes if s is not None]
-    return _broadcasted(shapes) if len(shapes) == len(call.shapes) else None
+    # Equal dims: a number if any.
+    met: list[int | str] = [
+        min((d for d in dims if d != UNKNOWN), key=lambda d: isinstance(d, str), default=UNKNOWN)
+        for dims in zip(*shapes)
+    ]
+    axis = _normalized(axis, len(met))
+    lengths = [d for s in shapes if isinstance(d := s[axis], int) and d > 0]
+    met[axis] = sum(lengths) if len(lengths) == len(call.shapes) else UNKNOWN
+    return tuple(met)
 
 
 def _broadcasted(shapes: Sequence[Shape]) -> Shape:
@@ -240,7 +293,11 @@ def _without(shape: Shape, axes: Sequence[int]) -> Shape:
     return tuple(UNKNOWN if a in axes else d for a, d in enumerate(shape))
 
 
-_RULES: Final[dict[str, Callable[[Call], Shape | None]]] = {
+def _measured(call: Call) -> Shape:
+    return call.first[call.number("start") : call.number("end")]
+
+
+SHAPES: Final[Rules] = {
     "Transpose": _transpose,
     "Pad": _pad,
     "Slice": _slice,
@@ -248,47 +305,41 @@ _RULES: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "Squeeze": _squeeze,
     "MatMul": _matmul,
     "Gather": _gather,
-    **dict.fromkeys(_BROADCAST, _broadcast),
     "Concat": _concat,
     "Reshape": _reshape,
-    "Expand": lambda call: None if (e := call.elements[1]) is None else _broadcasted([call.first, e]),
-    "Split": _split,
+    "Expand": lambda call: _broadcasted([call.first, _need(call.elements[1])]),
+    "Split": lambda call: _without(call.first, [call.axis()]),
     "Gemm": _gemm,
-    "Shape": lambda call: None if (found := _measured(call)) is None else (len(found),),
+    "Shape": lambda call: (len(_measured(call)),),
     "Resize": lambda call: (UNKNOWN,) * len(call.first),
     "ConstantOfShape": lambda call: call.elements[0],
     "Range": lambda call: (UNKNOWN,),
-    **dict.fromkeys(_REDUCING, _reduced),
+    **{name: _reduced for name in OPERATORS if name.startswith("Reduce")},
     **dict.fromkeys(WINDOWED, _windowed),
+    **dict.fromkeys(having("broadcast"), lambda call: _broadcasted([*map(_need, call.shapes)])),
+    **dict.fromkeys(having("like"), lambda call: call.shapes[0]),
 }
+
+
+# -- elements of results ------------------------------------------------------------------------------------
 
 
 def _picked(call: Call) -> Shape | None:
     """Return the elements at constant places."""
-    elements, places = call.elements[0], call.integers(1, "")
-    if elements is None or places is None or not all(-len(elements) <= n < len(elements) for n in places):
-        return None
-    return tuple(elements[n] for n in places)
+    elements, places = _need(call.elements[0]), _need(call.integers(1, ""))
+    return tuple(elements[_normalized(n, len(elements))] for n in places)
 
 
 def _cut(call: Call) -> Shape | None:
     """Return the elements between constant ends."""
-    start, end = call.integers(1, "starts"), call.integers(2, "ends")
-    if call.elements[0] is None or start is None or end is None or call.is_given(4, "steps"):
-        return None
-    return call.elements[0][start[0] : end[0]]
-
-
-def _joined(call: Call) -> Shape | None:
-    """Return the elements of all vectors."""
-    known = [e for e in call.elements if e is not None]
-    return tuple(n for part in known for n in part) if len(known) == len(call.elements) else None
+    start, end = _need(call.integers(1, "starts")), _need(call.integers(2, "ends"))
+    return None if call.is_given(4, "steps") else _need(call.elements[0])[start[0] : end[0]]
 
 
 def _computed(compute: Callable[[int, int], int], call: Call) -> Shape | None:
     """Return the elements of a result of two vectors: numbers of positive numbers, else unknown."""
-    a, b = call.elements[:2]
-    if a is None or b is None or (len(a) != len(b) and 1 not in (len(a), len(b))):
+    a, b = map(_need, call.elements[:2])
+    if len(a) != len(b) and 1 not in (len(a), len(b)):
         return None
     count = max(len(a), len(b))
     pairs = zip(a * (count // len(a)), b * (count // len(b)))
@@ -299,30 +350,23 @@ def _computed(compute: Callable[[int, int], int], call: Call) -> Shape | None:
 
 def _chosen(call: Call) -> Shape | None:
     """Return the elements equal in both choices, else unknown."""
-    a, b = call.elements[1:]
-    return None if a is None or b is None or len(a) != len(b) else _joined_dims(a, b)
-
-
-def _measured(call: Call) -> Shape | None:
-    start, end = call.number("start"), call.number("end")
-    return call.shapes[0] if call.shapes[0] is None else call.first[start:end]
+    a, b = map(_need, call.elements[1:])
+    return _joined_dims(a, b) if len(a) == len(b) else None
 
 
 def _product(call: Call) -> Shape | None:
     """Return the product of a vector's positive numbers, else unknown."""
-    elements = call.elements[0]
-    if elements is None or call.number("noop_with_empty_axes"):
-        return None
+    elements = _need(call.elements[0])
     numbers = [n for n in elements if isinstance(n, int) and n > 0]
-    return (math.prod(numbers) if len(numbers) == len(elements) else UNKNOWN,)
+    found = math.prod(numbers) if len(numbers) == len(elements) else UNKNOWN
+    return None if call.number("noop_with_empty_axes") else (found,)
 
 
-# Elements of a result, by operator.
-ELEMENTS: Final[dict[str, Callable[[Call], Shape | None]]] = {
+ELEMENTS: Final[Rules] = {
     "Shape": _measured,
     "Gather": _picked,
     "ReduceProd": _product,
-    "Concat": _joined,
+    "Concat": lambda call: tuple(n for part in map(_need, call.elements) for n in part),
     "Slice": _cut,
     "Where": _chosen,
     "Add": partial(_computed, operator.add),
@@ -334,7 +378,3 @@ ELEMENTS: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "Cast": lambda call: call.elements[0] if call.number("to") == _INT64 else None,  # others may wrap, or round
     **dict.fromkeys(("Identity", "Squeeze", "Unsqueeze"), lambda call: call.elements[0]),
 }
-
-
-def integers_of(tensor: TensorProto) -> list[int]:
-    return few(tensor, MAX_SIZES, (tensor.INT64, tensor.INT32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -11,9 +12,8 @@ from onnxopt.proto.messages import body_graphs, tensor_to_array
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.model.nodes import (
     bodies_of,
-    constants,
     domain_of,
-    few,
+    first_of,
     in_order,
     inline,
     inside,
@@ -21,6 +21,7 @@ from onnxopt.verification.model.nodes import (
     reads_of,
 )
 from onnxopt.verification.model.operators import STANDARD, WITH_BODIES
+from onnxopt.verification.model.ranges import ANY, Range, Ranges
 
 # -- parts without effect ---------------------------------------------------------------------------------
 # Removed: inputs of branches, constant false training modes of Dropout, dead nodes, declared shapes, and overridable
@@ -34,11 +35,24 @@ def leave_out_inputs(model: ModelProto) -> None:
 
     The standard allows none, and nothing is passed; readers get the outer value of the same name.
     """
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+    for nodes, _ in _scopes(model):
         for node in inside(nodes):
             if node.op_type == "If" and node.domain in STANDARD:
                 for branch in bodies_of(node):
                     del branch.input[:]
+
+
+class _Modes(Ranges):
+    """Forward analysis that finds Dropouts in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = set[str]()  # first results
+
+    def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
+        if node.op_type == "Dropout" and any((self.of(name) or ANY).high > 0 for name in node.input[_MODE:]):
+            self.training.add(first_of(node))
+        return super().transfer(node, reads)
 
 
 def leave_out_false_modes(model: ModelProto) -> None:
@@ -48,27 +62,14 @@ def leave_out_false_modes(model: ModelProto) -> None:
     """
     is_listed = model.ir_version < 4  # before, every initializer had to be listed as an input
     given = set() if is_listed else {i.name for i in model.graph.input}
-    _in_nodes(model.graph.node, {t.name for t in model.graph.initializer if _is_false(t)} - given)
-    for function in model.functions:
-        _in_nodes(function.node, set())
-
-
-def _in_nodes(nodes: Sequence[NodeProto], outer: set[str]) -> None:
-    """Process nodes and their bodies. `outer`: names of false constants outside."""
-    known = outer.difference(*(node.output for node in nodes))
-    known |= {name for name, tensor in constants(nodes) if _is_false(tensor)}
-    for node in nodes:
-        if node.op_type == "Identity" and known.intersection(node.input):
-            known.update(node.output)
-        elif node.op_type == "Dropout" and node.domain in STANDARD and known.intersection(node.input[_MODE:]):
-            del node.input[_MODE:]
-        for body in bodies_of(node):
-            own = {t.name for t in body.initializer if _is_false(t)}
-            _in_nodes(body.node, known - {i.name for i in body.input} | own)
-
-
-def _is_false(tensor: TensorProto) -> bool:
-    return few(tensor, 1, (tensor.BOOL,)) == [False]
+    known = [t for t in model.graph.initializer if t.name not in given]
+    for nodes, tensors in ((model.graph.node, known), *((f.node, []) for f in model.functions)):
+        found = _Modes()
+        found.constants.update((t.name, t) for t in tensors)
+        found.follow(nodes)
+        for node in inside(nodes):
+            if node.op_type == "Dropout" and node.domain in STANDARD and first_of(node) not in found.training:
+                del node.input[_MODE:]
 
 
 def leave_out_unread(model: ModelProto) -> None:
@@ -76,11 +77,14 @@ def leave_out_unread(model: ModelProto) -> None:
 
     Operators of custom domains may have side effects, and stay with their operands.
     """
-    if not WITH_BODIES.isdisjoint(operator_names(model.graph.node)):
-        prune(model.graph.node, (o.name for o in model.graph.output))
-    for function in model.functions:
-        if not WITH_BODIES.isdisjoint(operator_names(function.node)):
-            prune(function.node, function.output)
+    for nodes, outputs in _scopes(model):
+        if not WITH_BODIES.isdisjoint(operator_names(nodes)):
+            prune(nodes, outputs)
+
+
+def _scopes(model: ModelProto) -> list[tuple[Any, Sequence[str]]]:
+    """Return the nodes and outputs of the main graph and of each function."""
+    return [(model.graph.node, [o.name for o in model.graph.output]), *((f.node, f.output) for f in model.functions)]
 
 
 def prune(nodes: Any, outputs: Iterable[str]) -> None:
@@ -165,16 +169,14 @@ View = Callable[["ModelProto"], None]
 def views(options: VerifyOptions) -> tuple[View | None, View | None]:
     """Return the changes to make to original and result after reading; None for no change."""
 
-    def without(model: ModelProto) -> None:
-        pass_through(model, options.keep)
-
     def as_compared(model: ModelProto) -> None:
         if options.dtype:  # what is rounded inside a function is rounded where the function is called
             inline(model)
         if options.rename:
             rename(model.graph, options.original_names)
 
-    return without if options.strip_qdq else None, as_compared if options.rename or options.dtype else None
+    without = partial(pass_through, keep=options.keep) if options.strip_qdq else None
+    return without, as_compared if options.rename or options.dtype else None
 
 
 def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
@@ -185,9 +187,8 @@ def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
     """
     for graph in (model.graph, *model.functions):
         _pass_through(graph, {*keep}, {}, {})
-    prune(model.graph.node, (o.name for o in model.graph.output))
-    for function in model.functions:
-        prune(function.node, function.output)
+    for nodes, outputs in _scopes(model):
+        prune(nodes, outputs)
 
 
 def _pass_through(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Final
 
 from onnx import NodeProto
 
@@ -87,24 +87,16 @@ class Pairs:
 
 # -- equality ---------------------------------------------------------------------------------------------
 
-Held = tuple[Mapping[str, Any], Mapping[str, Any]]
-_NOTHING: Final[Held] = ({}, {})
-
 
 class Sameness:
     """Value numbers in two programs. Fed values have A's number in both."""
 
-    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = (), held: Held = _NOTHING) -> None:
-        """Number values on demand.
-
-        fed: agreeing values of B; views: fed values with a different layout; held: known results of constant nodes of
-        (A, B), treated as constants.
-        """
+    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = ()) -> None:
+        """Number values on demand. fed: agreeing values of B; views: fed values with a different layout."""
         self._table: dict[Hashable, int] = {}
         self._pairs = pairs
-        self._held = held
-        self._fed = frozenset(fed).union(held[1])
-        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed).union(held[0])
+        self._fed = frozenset(fed)
+        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
         self._views = views
         self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator: value numbers of operands
         self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator and operands: nodes of B
@@ -196,13 +188,9 @@ class Sameness:
         pairs = self._pairs
 
         def of_a(name: str) -> Hashable:
-            if name in self._held[0]:
-                return self.a.elements(self._held[0][name])
             return self.a.constant(name) if pairs.a.is_constant(name) else ("value", name)
 
         def of_b(name: str) -> Hashable:
-            if name in self._held[1]:
-                return self.b.elements(self._held[1][name])
             if pairs.b.is_constant(name):
                 return self.b.constant(name)
             if name not in self._fed or name in self._views:

@@ -77,8 +77,6 @@ class Walk:
         self._new: set[str] = set()  # cutpoints from which nothing was run yet
         self.pending: list[str] = []  # undecided candidates, in B's order
         self.blank: list[str] = []  # blank cutpoints, perhaps computed differently
-        # {(value of A, value of B): whether made alike from constant values}.
-        self.folded: dict[tuple[str, str], bool] = {}
         self.pieces = Pieces(largest=1)  # figures
         self.unsettled: list[str] = []  # outputs that are no cutpoints
         self.faults: list[Fault] = []

@@ -112,8 +112,6 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     if not unknown:
         return []
     alive = _alive(graph)
-    called = _called(graph)
-    unseen.update(value for value, output in called.items() if output in unseen)
     declared = {i.name: i.type for i in (*graph.value_info, *graph.output)}
     kept, found = [], []
     for node in graph.node:
@@ -124,7 +122,6 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
                 unseen.update(node.output)
         elif not alive.isdisjoint(node.output):
             found.append(node)
-    kept = _renamed(found, kept, called, unseen)
     kept = _as_in(foreign.nodes, found, kept, declared) + kept
     _expose(graph, found, declared, unseen)
     del graph.node[:]
@@ -145,32 +142,6 @@ def _expose(
             graph.output.add(name=name)
 
 
-def _called(graph: GraphProto) -> dict[str, str]:
-    """Return {value: output} for outputs made from a value by Identities, with the output as the canonical name."""
-    source: dict[str, str] = {}
-    for node in graph.node:
-        if operator_of(node) == ("", "Identity") and node.input and node.output:
-            source[node.output[0]] = source.get(node.input[0], node.input[0])
-    found: dict[str, str] = {}
-    for output in graph.output:
-        found.setdefault(source.get(output.name, output.name), output.name)
-    return {value: output for value, output in found.items() if value != output}
-
-
-def _renamed(
-    nodes: Iterable[NodeProto], kept: list[NodeProto], called: Mapping[str, str], unseen: Collection[str]
-) -> list[NodeProto]:
-    """Make `nodes` produce outputs directly, followed by Identities for readers. Returns the kept nodes."""
-    turned = {}
-    for node in nodes:
-        for i, name in enumerate(node.output):
-            if name in called:
-                node.output[i] = called[name]
-                turned[called[name]] = type(node)(op_type="Identity", input=[called[name]], output=[name])
-    behind = [identity for output, identity in turned.items() if output not in unseen]
-    return behind + [node for node in kept if turned.keys().isdisjoint(node.output)]
-
-
 def _as_in(
     originals: Iterable[NodeProto],
     nodes: Sequence[NodeProto],
@@ -179,26 +150,29 @@ def _as_in(
 ) -> list[NodeProto]:
     """Rename results of `nodes` as in the original, if a rewrite downstream renamed the results.
 
-    Returns Identities for readers. Only nodes unique by operator, attributes and counts of operands and results are
-    matched.
+    Returns Identities for readers. Nodes are matched if unique by operator, attributes, present results and either
+    operands or their count.
     """
-    made, taken, behind = {tuple(n.output) for n in nodes}, {o for n in kept for o in n.output}, []
-    alone = _only([n for n in originals if tuple(n.output) not in made and taken.isdisjoint(n.output)])
-    names = {name for n in originals for name in n.output}
-    for key, node in _only([n for n in nodes if names.isdisjoint(n.output)]).items():
-        for i, name in enumerate(alone[key].output if key in alone else ()):
-            own, node.output[i] = node.output[i], name
-            if own:
-                behind.append(type(node)(op_type="Identity", input=[name], output=[own]))
-                declared.update({name: declared[own]} if own in declared else {})
+    taken, behind = {o for n in kept for o in n.output}, []
+    for by_operands in (True, False):
+        made, names = ({tuple(n.output) for n in some} for some in (nodes, originals))
+        known = {name for outputs in names for name in outputs}
+        left = (n for n in originals if tuple(n.output) not in made and taken.isdisjoint(n.output))
+        alone = _only(left, by_operands)
+        for key, node in _only((n for n in nodes if known.isdisjoint(n.output)), by_operands).items():
+            for i, name in enumerate(alone[key].output if key in alone else ()):
+                own, node.output[i] = node.output[i], name
+                if own:
+                    behind.append(type(node)(op_type="Identity", input=[name], output=[own]))
+                    declared.update({name: declared[own]} if own in declared else {})
     return behind
 
 
-def _only(nodes: Iterable[NodeProto]) -> dict[tuple[Any, ...], NodeProto]:
-    """Return the nodes unique by operator, attributes, and counts of operands and results, by these properties."""
+def _only(nodes: Iterable[NodeProto], by_operands: bool) -> dict[tuple[Any, ...], NodeProto]:
+    """Return the nodes unique by operator, attributes, present results and operands or their count, by this key."""
     found: dict[tuple[Any, ...], list[NodeProto]] = {}
     for n in nodes:
-        found.setdefault((*_kind(n), *(bool(o) for o in n.output)), []).append(n)
+        found.setdefault((*_kind(n), *map(bool, n.output), *(n.input if by_operands else ())), []).append(n)
     return {key: some[0] for key, some in found.items() if len(some) == 1}
 
 

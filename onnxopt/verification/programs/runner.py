@@ -12,9 +12,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import FLOATS
-from onnxopt.proto.messages import array_to_tensor, tensor_to_array
+from onnxopt.proto.messages import array_to_tensor, put_inside, tensor_to_array
 from onnxopt.verification.model.nodes import first_of, holds, operator_of
-from onnxopt.verification.model.operators import AFFINE, CUTTING, SIZED, STANDARD, WEIGHTS, having
+from onnxopt.verification.model.operators import AFFINE, CUTTING, SIZED, STANDARD, having
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, types_of, widened
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, reason
 from onnxopt.verification.runtime import PLAIN, Runtime
@@ -77,20 +77,15 @@ def shake_dequantized(model: ModelProto, change: Callable[[Any], Any]) -> None:
         graph.node.append(node)
         if node.op_type != "DequantizeLinear" or any(name not in tensors for name in node.input[:2]):
             continue
-        dims = list(tensors[node.input[0]].dims)
-        dtype = _STEP_TYPES.get(tensors[node.input[1]].data_type)
-        if (
-            dtype is None
-            or not 1 < math.prod(dims) <= _MAX_CHANGED
-            or any(a.name == "output_dtype" for a in node.attribute)
-        ):
+        dims, dtype = tensors[node.input[0]].dims, _STEP_TYPES.get(tensors[node.input[1]].data_type)
+        is_cast = any(a.name == "output_dtype" for a in node.attribute)
+        if dtype is None or is_cast or not 1 < math.prod(dims) <= _MAX_CHANGED:
             continue
         rounded = np.full(dims, _ROUNDED, dtype)
-        made, factor = node.output[0], f"{node.output[0]}{_EXACT_SUFFIX} factor"
-        graph.node[-1].output[0] = f"{made}{_EXACT_SUFFIX}"
-        graph.node.add(op_type="Mul", input=[f"{made}{_EXACT_SUFFIX}", factor], output=[made])
-        raw = (change(rounded) / rounded).astype(dtype).tobytes()
-        graph.initializer.add(name=factor, dims=dims, data_type=tensors[node.input[1]].data_type, raw_data=raw)
+        made, exact = node.output[0], f"{node.output[0]}{_EXACT_SUFFIX}"
+        graph.node[-1].output[0] = exact
+        graph.node.add(op_type="Mul", input=[exact, f"{exact} factor"], output=[made])
+        graph.initializer.append(array_to_tensor((change(rounded) / rounded).astype(dtype), f"{exact} factor"))
 
 
 # -- execution --------------------------------------------------------------------------------------------
@@ -214,7 +209,9 @@ class Runner:
     def _load(self, model: Any, weights: Mapping[str, Any], in_reference: bool) -> Any:
         """Return the engine of a model. Raises the runtime's errors."""
         if in_reference:
-            _inline(model, weights)
+            for tensor in model.graph.initializer:  # the reference evaluator reads no external arrays
+                if tensor.name in weights:
+                    put_inside(tensor, np.ascontiguousarray(weights[tensor.name]).tobytes())
             return Reference(model.SerializeToString(), kernels=self.runtime.kernels)
         return OnnxRuntime(
             model.SerializeToString(),
@@ -334,40 +331,16 @@ class Mixed(Opened):
         return runner.open(nodes, fed, wanted, *self._how, quiet=True)
 
 
-def _inline(model: Any, weights: Mapping[str, Any]) -> None:
-    """Store the weights in the model: the reference evaluator reads no external arrays."""
-    for tensor in model.graph.initializer:
-        if tensor.name in weights:
-            tensor.data_location = TensorProto.DEFAULT
-            del tensor.external_data[:]
-            tensor.raw_data = np.ascontiguousarray(weights[tensor.name]).tobytes()
-
-
-_WEIGHTED: Final = {*WEIGHTS, "Mul", "Add"}
-
-
 def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str], scales: Collection[str]) -> None:
     """Apply `change` to float constants with several elements: small initializers and Constant nodes.
 
-    A scalar is an exponent, bound or factor, and exact. Exceptions: `scales` (quantizer scales of a whole tensor), and
-    the number of a ConstantOfShape used as weights.
+    A scalar is an exponent, bound or factor, and exact, except `scales` (quantizer scales of a whole tensor).
     """
-    exact = {name for n in model.graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
-    changed = [t for t in _stored(model.graph, exact) if math.prod(t.dims) > 1 or t.name in scales]
-    for tensor in (*changed, *_filled_weights(model.graph, exact)):
-        if tensor.data_type in FLOATS:
-            tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))
-
-
-def _stored(graph: Any, exact: Collection[str]) -> list[Any]:
-    """Return the small initializers and the tensors of Constant nodes, except the values in `exact`."""
+    graph = model.graph
+    exact = {name for n in graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
     tensors = [t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
     constants = [n for n in graph.node if n.op_type == "Constant" and n.output[0] not in exact]
-    return tensors + [a.t for n in constants for a in n.attribute if a.HasField("t")]
-
-
-def _filled_weights(graph: Any, exact: Collection[str]) -> list[Any]:
-    """Return the number of each ConstantOfShape used as weights, except the values in `exact`."""
-    weights = {name for n in graph.node if n.op_type in _WEIGHTED for name in n.input[1:]}.difference(exact)
-    filled = (n for n in graph.node if n.op_type == "ConstantOfShape" and n.output[0] in weights)
-    return [a.t for n in filled for a in n.attribute]
+    tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]
+    for tensor in tensors:
+        if tensor.data_type in FLOATS and (math.prod(tensor.dims) > 1 or tensor.name in scales):
+            tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))
