@@ -229,6 +229,13 @@ def test_facts_of_a_function_hold_for_all_its_calls() -> None:
         assert can_change(parser.parse_model(text.replace("CALL", call))).open == found
 
 
+def test_the_body_of_an_unknown_operator_may_get_any_values() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "lab" : 1]> g (float[n] x) => (float[n] y) <bool on = {1}> {
+        y = lab.Search (on, x) <body = b (bool c, float[n] v) => (w) { w = If (c) <
+            then_branch = t () => (p) { p = Abs (v) }, else_branch = f () => (r) { r = Neg (v) }> }> }"""
+    assert can_change(parser.parse_model(text)).open == {"w"}
+
+
 def test_an_overridable_default_is_no_fact() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n] x, float least = {3}) => (float[n] y)
         <float zero = {0}> { c = Less (least, zero)

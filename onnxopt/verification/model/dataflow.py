@@ -108,7 +108,7 @@ class Forward(_Walk[Fact]):
             else:
                 made = self.transfer(node, reads)
                 for body in bodies:
-                    self._body(node, body, self.entering(node, body, reads))
+                    self._body(node, body, [] if self.MUST else self.entering(node, body, reads))
             self._set(node.output, made)
 
     def _bodies(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import or_
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -87,9 +86,6 @@ def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
 
 def is_random_model(model: ModelProto) -> bool:
     """Return whether a model draws random numbers."""
-    bodies = (f.node for f in model.functions)
-    if DRAWING.isdisjoint(operator_names(itertools.chain(model.graph.node, *bodies))):
-        return False
     functions = Functions(model).holding(draws)
     return any(is_random(node, functions) for node in model.graph.node)
 
@@ -122,14 +118,13 @@ class Changing(Forward[int]):
     def __init__(self, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> None:
         super().__init__(functions)
         self.open, self.turning = set[str](), set[str]()
-        self._fixed: Collection[str] = facts.fixed if facts is not None else ()
         self._single: Collection[str] = facts.single if facts is not None else ()
         self._truths: Mapping[str, Collection[bool]] = facts.truths if facts is not None else {}
 
     @property
     def values(self) -> set[str]:
         """The values with elements that depend on inputs or draws."""
-        return {name for name, fact in self.facts.items() if fact & ELEMENTS}.difference(self._single)
+        return {name for name, fact in self.facts.items() if fact & ELEMENTS}
 
     def possible(self, first: str) -> Collection[bool]:
         """Return the possible conditions of an If by its first result; none if the same in every run, and unknown."""
@@ -140,8 +135,11 @@ class Changing(Forward[int]):
         return a | b
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int | None]:
-        found = self._after(node, reads) or None
-        return [None if name in self._fixed else found for name in node.output]
+        return [self._after(node, reads) or None] * len(node.output)
+
+    def _set(self, names: Iterable[str], facts: Iterable[int | None]) -> None:
+        names = [*names]
+        super()._set(names, (f and f & ~(ELEMENTS | TURN) if n in self._single else f for n, f in zip(names, facts)))
 
     def _after(self, node: NodeProto, reads: Sequence[int | None]) -> int:
         every = _all_of(reads)
@@ -178,8 +176,8 @@ class Changing(Forward[int]):
     def _bodies(
         self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[int | None]
     ) -> Sequence[int | None]:
-        deciding = [fact for name, fact in zip(deciding_of(node), reads) if name not in self._single]
-        is_open = bool(_all_of(deciding) & (ELEMENTS | TURN)) and len(self._truths.get(first_of(node), BOTH)) > 1
+        deciding = _all_of(reads[: len(deciding_of(node))])
+        is_open = bool(deciding & (ELEMENTS | TURN)) and len(self._truths.get(first_of(node), BOTH)) > 1
         if is_open:
             self.open.add(first_of(node))
         captured = _all_of(self.facts.get(name) for name in reads_of(node))

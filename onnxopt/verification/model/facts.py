@@ -57,8 +57,8 @@ _MAX_DEPTH: Final = 4  # connectives between two conditions
 class Facts(Ranges):
     """Forward analysis of ranges that no computed number leaves.
 
-    truths: possible conditions of an If, by its first result; single: values that are one number in every run; fixed:
-    vectors that are the same in every run. All hold for all visits of a body, and all bodies that use the name.
+    truths: possible conditions of an If, by its first result; single: values that are one number, or one vector of
+    sizes, in every run. Both hold for all visits of a body, and all bodies that use the name.
     """
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
@@ -73,11 +73,6 @@ class Facts(Ranges):
     def single(self) -> set[str]:
         """The values that are one number, or one vector of sizes, in every run."""
         return {name for name, known in self._seen.items() if len(known) == 1 and math.nan not in known}
-
-    @functools.cached_property
-    def fixed(self) -> set[str]:
-        """The vectors and scalars computed from shapes that are the same in every run."""
-        return {name for name in self.single if all(isinstance(known, tuple) for known in self._seen[name])}
 
     def walk(self, graph: GraphProto) -> None:
         infos = (*graph.value_info, *graph.input, *graph.output)

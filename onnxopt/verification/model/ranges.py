@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import attribute_value, tensor_to_array
@@ -168,20 +168,6 @@ class Range(NamedTuple):
 
 
 ANY: Final = Range()
-
-
-def ranges(
-    nodes: Sequence[NodeProto],
-    constants: Mapping[str, TensorProto],
-    given: Mapping[str, Range] | None = None,
-    functions: Iterable[FunctionProto] = (),
-) -> dict[str, Range]:
-    """Return the known ranges of values computed by nodes. `given`: ranges of fed values."""
-    found = Ranges(functions)
-    found.constants.update(constants)
-    found.facts.update(given or {})
-    found.follow(nodes)
-    return found.facts
 
 
 def of_type(code: int) -> Range | None:

@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 from onnxopt.proto.element_types import BY_ONNX, INTEGERS, TYPES, of
 from onnxopt.verification.model.decisions import Changing, is_decision, is_random
 from onnxopt.verification.model.nodes import bodies_of, calls_or_holds, captured, in_order, may_hide, reads_of
-from onnxopt.verification.model.ranges import Range, ranges
+from onnxopt.verification.model.ranges import Range, Ranges
 from onnxopt.verification.model.skeleton import Skeleton
 
 # Types unknown to numpy, and to the runtime's Python interface. At the border of a piece, values are carried in a wider
@@ -89,9 +89,11 @@ class Program:
         """Possible numbers by value, if known. Unknown for a body's inputs."""
         own = {i.name for i in self.graph.input}
         outer = self._outer.ranges if self._outer is not None else {}
-        given = {name: fact for name, fact in outer.items() if name not in own}
-        constants = {name: t for name, t in self.constants.items() if self.is_constant(name)}
-        return ranges(self.nodes, constants, given, self.skeleton.proto.functions)
+        found = Ranges(self.skeleton.proto.functions)
+        found.constants.update((name, t) for name, t in self.constants.items() if self.is_constant(name))
+        found.facts.update((name, fact) for name, fact in outer.items() if name not in own)
+        found.follow(self.nodes)
+        return found.facts
 
     @cached_property
     def changing(self) -> Changing | None:
