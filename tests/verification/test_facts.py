@@ -177,6 +177,14 @@ def test_the_condition_of_an_enclosing_branch(around: str, is_fact: bool, tmp_pa
     assert verdict(tmp_path, a, wrong).status == "different"
 
 
+def test_a_number_cast_to_a_condition_is_any_number_but_zero() -> None:
+    inner = "p = If (d) <then_branch = t1 () => (p1) { p1 = Abs (x) }, else_branch = e1 () => (r1) { r1 = Neg (x) }>"
+    text = f"""<ir_version: 10, opset_import: ["" : 20]> g (float[n, 4] x, float s) => (float[n, 4] y)
+        <float two = {{2}}> {{ c = Cast <to = 9> (s) d = Less (s, two)
+        y = If (c) <then_branch = t () => (p) {{ {inner} }}, else_branch = e () => (r) {{ r = Exp (x) }}> }}"""
+    assert can_change(parser.parse_model(text)).open == {"y", "p"}
+
+
 @pytest.mark.parametrize(
     ("trips", "compared", "is_fact"),
     [("two", "i, three", True), ("four", "i, three", False), ("none", "i, three", True), ("k", "i, none", True),

@@ -93,13 +93,12 @@ class Forward(_Walk[Fact]):
 
     def follow(self, nodes: Sequence[NodeProto]) -> None:
         """Analyse nodes, in topological order."""
-        facts = self.facts
         for node in ordered(nodes):
             for name in node.output:
                 self.constants.pop(name, None)  # the name may denote a different value in a sibling body
             if node.op_type == "Constant" and (tensor := held(node)) is not None:
                 self.constants[node.output[0]] = tensor
-            reads = [facts.get(name) for name in node.input]
+            reads = [*map(self.of, node.input)]
             bodies = bodies_of(node)
             if bodies and node.op_type in STANDARD_BODIES:
                 made = self._bodies(node, bodies, reads)

@@ -94,15 +94,15 @@ class Facts(Ranges):
         self._makers.update(dict.fromkeys(node.output, node))
         if node.domain in STANDARD:
             if node.op_type in COMPARING:
-                x, y = map(self._range, node.input)
+                x, y = (r or ANY for r in reads)
                 low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
                 return [_compared(node.op_type, low, high, x.nan or y.nan)]
             if node.op_type in _CONNECTIVES.keys() - _COPIES:
-                return [_connected(node.op_type, [self.of(name) or _EITHER for name in node.input])]
-            if node.op_type == "Where" and _is_single(condition := self._range(node.input[0])):
-                return [self.of(node.input[1 if condition.low else 2])]
+                return [_connected(node.op_type, [r or _EITHER for r in reads])]
+            if node.op_type == "Where" and reads[0] and _is_single(reads[0]):
+                return [reads[1 if reads[0].low else 2]]
             if node.op_type == "Cast" and int_of(node, "to") == _BOOL:
-                x = self._range(node.input[0])
+                x = reads[0] or ANY
                 return [_connected("Not", [_compared("Equal", x.low, x.high, x.nan)])]
         made = super().transfer(node, reads)
         if node.op_type == "Constant":
@@ -163,7 +163,7 @@ class Facts(Ranges):
         """Return whether a node is a connective of booleans, or copies zeros and ones."""
         if node.op_type not in _CONNECTIVES or node.domain not in STANDARD:
             return False
-        first = self.of(node.input[0]) or _EITHER
+        first = self._range(node.input[0])
         return node.op_type not in _COPIES or (first.integer and first.low >= 0 and first.high <= 1)
 
     def _implied(self, name: str, truth: bool) -> Iterator[tuple[str, Range]]:
@@ -181,10 +181,10 @@ class Facts(Ranges):
     # -- bodies -------------------------------------------------------------------------------------------
 
     def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
-        found = super().entering(node, body, [self.of(name) for name in node.input])
+        found = super().entering(node, body, reads)
         if node.op_type != "Loop":
             return found
-        last = min(self._range(node.input[0]).high - 1, _MOST_ELEMENTS)
+        last = min((reads[0] or ANY).high - 1, _MOST_ELEMENTS)
         return [Range(0.0, max(last, 0.0), True, False), *found[1:]]
 
     def _bodies(

@@ -15,7 +15,7 @@ from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import attribute_value, tensor_to_array
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of
-from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, OPERATORS, STANDARD, Operator, having, operator
+from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, STANDARD, Operator, having, operator
 from onnxopt.verification.model.shapes import Shape
 
 # Attributes of ai.onnx.ml with looked-up keys and comparands.
@@ -204,22 +204,11 @@ class Ranges(Forward[Range]):
         if not row.traits.isdisjoint(_FRESH):
             fact = Range(row.low, row.high, row.integer, nan=False)
         else:
-            known = self._operands(node, row)
+            known = _operands(node, row, reads)
             found = self._made(node, known) if known and node.domain in STANDARD else ANY
             fact = common(found, Range(row.low, row.high, row.integer, row.nan))
         is_said = fact != ANY
         return [fact if is_said and (k == 0 or node.op_type == "Split") else None for k in range(len(node.output))]
-
-    def _operands(self, node: NodeProto, row: Operator) -> list[Range]:
-        if node.op_type != "Clip":
-            known = [self.of(n) for k, n in enumerate(node.input) if n and row.role(k) in (DATA, BOUND)]
-            return [r or ANY for r in known]
-        # A missing bound is infinite. In older opsets, bounds are attributes.
-        given = {a.name: a.f for a in node.attribute}
-        ends = given.get("min", -math.inf), given.get("max", math.inf)
-        bounds = [Range(n, n, not given, False) for n in ends]
-        read = [self.of(name) or ANY if name else None for name in [*node.input, "", ""][:3]]
-        return [fact or bounds[k - 1] for k, fact in enumerate(read)]
 
     def _made(self, node: NodeProto, known: Sequence[Range]) -> Range:
         kind, first = node.op_type, known[0]
@@ -231,7 +220,7 @@ class Ranges(Forward[Range]):
             return self._quantized(node, known)
         if kind in _RISING or kind in _MONOTONE:
             return _computed(kind, known, is_square=kind == "Mul" and node.input[0] == node.input[1])
-        traits = OPERATORS[kind].traits if kind in OPERATORS else ()
+        traits = operator(kind).traits
         if "within" in traits:
             return first._replace(integer=first.integer and "exact" in traits)
         nan = any(r.nan for r in known) or any(not math.isfinite(n) for r in known for n in r[:2])
@@ -262,6 +251,17 @@ class Ranges(Forward[Range]):
         elif node.op_type != "Concat":
             return known[0]
         return functools.reduce(joined, known)
+
+
+def _operands(node: NodeProto, row: Operator, reads: Sequence[Range | None]) -> list[Range]:
+    """Return the ranges of the operands that results are computed from."""
+    if node.op_type == "Clip":  # a missing bound is infinite, and in older opsets an attribute
+        given = {a.name: a.f for a in node.attribute}
+        ends = given.get("min", -math.inf), given.get("max", math.inf)
+        bounds = [Range(n, n, not given, False) for n in ends]
+        found = [r or ANY if name else bounds[k - 1] for k, (name, r) in enumerate(zip(node.input, reads))]
+        return [*found, *bounds[len(found) - 1 :]]
+    return [r or ANY for k, (name, r) in enumerate(zip(node.input, reads)) if name and row.role(k) in (DATA, BOUND)]
 
 
 def joined(a: Range, b: Range) -> Range:

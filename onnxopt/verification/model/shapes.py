@@ -144,10 +144,10 @@ class Shapes(Forward[Known]):
         shape = _joined_dims(x or (), y or ()) if is_one_rank else None
         return Known(shape, a.elements if a.elements == b.elements else None)
 
-    def known(self, name: str) -> Known:
+    def of(self, name: str) -> Known | None:
         """Return the facts about a value. An overridable default has the given shape."""
         if name in self.facts or name not in self.constants:
-            return self.facts.get(name, _NOTHING)
+            return self.facts.get(name)
         found = self.integers(name)
         return Known(tuple(self.constants[name].dims), None if found is None else tuple(found))
 
@@ -165,7 +165,7 @@ class Shapes(Forward[Known]):
     def transfer(self, node: NodeProto, reads: Sequence[Known | None]) -> Sequence[Known | None]:
         if node.domain not in STANDARD or not node.input:
             return [None] * len(node.output)
-        call = Call(node, [self.known(name) for name in node.input], self.integers)
+        call = Call(node, [fact or _NOTHING for fact in reads], self.integers)
         self.see(call)
         made = Known(call.computed(SHAPES), call.computed(ELEMENTS))
         further = made if node.op_type == "Split" else _NOTHING
