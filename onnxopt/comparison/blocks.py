@@ -47,15 +47,13 @@ Item = int | Block
 def blocks(graph: GraphRecord) -> Block:
     """Return a model as nested blocks: bodies follow their owners, functions come last.
 
-    A Constant node is placed at its first reader. A node that reads only constants (DequantizeLinear of a weight) is
-    placed before its first reader, and in the reader's block unless its own name gives a block.
+    A node that reads only constants, or nothing, is placed before its first reader, and in the reader's block unless
+    its own name gives a block.
     """
-    readers = _readers(graph)
     scopes: dict[int, list[int]] = defaultdict(list)
     followed = _followed(graph)
     for i in sorted(range(len(graph.nodes)), key=lambda i: (followed.get(i, i), i)):
-        if i not in readers:
-            scopes[graph.nodes[i].scope].append(i)
+        scopes[graph.nodes[i].scope].append(i)
     bodies: dict[int, list[Block]] = defaultdict(list)
     functions: list[Block] = []
     for number, scope in reversed([*enumerate(graph.scopes)][1:]):  # bodies follow their owners
@@ -66,22 +64,7 @@ def blocks(graph: GraphRecord) -> Block:
             owner = graph.nodes[scope.owner]
             label = f"{owner.op} {owner.name} {scope.label}" if owner.name else f"{owner.op} {scope.label}"
             bodies[scope.owner].insert(0, Block(label, "body", items))
-    root = _named(Block("model", "root", [*_scope(graph, scopes[0], bodies, followed), *functions]))
-    inside = {i: block for block in _all(root) for i in block.items if not isinstance(i, Block)}
-    for constant, reader in readers.items():
-        inside[reader].items.append(constant)
-    return root
-
-
-def _readers(graph: GraphRecord) -> dict[int, int]:
-    """Return {Constant node: first node that reads its value}, without unread constants."""
-    made = {v: i for i, n in enumerate(graph.nodes) if n.op == "Constant" for v in n.outputs if v != ABSENT}
-    found: dict[int, int] = {}
-    for i, node in enumerate(graph.nodes):
-        for v in node.inputs:
-            if v in made:
-                found.setdefault(made[v], i)
-    return found
+    return _named(Block("model", "root", [*_scope(graph, scopes[0], bodies, followed), *functions]))
 
 
 def _followed(graph: GraphRecord) -> dict[int, int]:
