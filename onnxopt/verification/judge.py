@@ -248,6 +248,11 @@ class Judge(Loaded):
             self.shaken[case.name] = self._shake(case, values)
         return {o: SHAKEN * share for o, share in self.shaken[case.name].items()}
 
+    def shake_ahead(self) -> None:
+        """Measure `_by_inputs` for the known cases while the original is loaded, as a result unloads the original."""
+        for case, values in self.kept.values() if self._may_shake() else ():
+            self._by_inputs(case, values)
+
     def _measured(
         self, values: Sequence[Any], results: Sequence[Any], explained: Mapping[str, float]
     ) -> list[OutputRecord]:
