@@ -84,6 +84,19 @@ def _bytes(value: Value) -> int:
     return tensor_bytes(*value.constant_type())
 
 
+def _data(failures: Failures, stats: Sequence[ModelStats]) -> dict[str, Any]:
+    """Return the data of a page, still without run and graphs."""
+    empty: dict[str, Any] = {
+        "history": None,
+        "notes": [],
+        "examples": {},
+        "verification": None,
+        "places": [],
+        "left_out": [],
+    }
+    return {"failures": failures, "stats": [s.to_dict() for s in stats], **empty}
+
+
 # -- two models -----------------------------------------------------------------------------------------------------
 
 
@@ -104,16 +117,10 @@ class Comparison:
         verdict: shown on the page. Contains the run's history, or without a run the differing weights.
         """
         history, failures = self.history, Failures()
-        data: dict[str, Any] = {
-            "failures": failures,
-            "stats": [s.to_dict() for s in self.stats],
+        data = _data(failures, self.stats) | {
             "counts": self.counterparts.counts(),
-            "history": None,
             "notes": self.doubts,
-            "examples": {},
             "verification": verdict,
-            "places": [],
-            "left_out": [],
         }
         if history is None:
             data["weights"] = failures.attempt("Weights", lambda: weights([self.before, self.after]), None)
@@ -215,17 +222,9 @@ class View:
     def to_dict(self) -> dict[str, Any]:
         """Return the page's data, as `Comparison.to_dict()` for a single model without a run."""
         failures = Failures()
-        data: dict[str, Any] = {
-            "failures": failures,
-            "stats": [self.stats.to_dict()],
+        data = _data(failures, [self.stats]) | {
             "properties": self.properties,
             "weights": failures.attempt("Weights", lambda: weights([self.graph]), None),
-            "history": None,
-            "notes": [],
-            "examples": {},
-            "verification": None,
-            "places": [],
-            "left_out": [],
         }
         return failures.attempt("Graphs", lambda: self._drawn(data), data)
 
