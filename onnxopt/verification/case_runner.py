@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
-from onnxopt.verification.inputs.cases import OWN, RECIPES, Recipe
+from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.feeding import Data, Read
 from onnxopt.verification.job import (
     COMPARE,
@@ -26,7 +26,6 @@ from onnxopt.verification.job import (
     Death,
     Job,
     Opened,
-    Request,
     Submission,
 )
 from onnxopt.verification.judge import Judge
@@ -118,13 +117,7 @@ class CaseRunner:
 
     def _original(self, recipe: Recipe, data: Data) -> Answer:
         self.begin(ORIGINAL + recipe.name)
-        return self.judge.original(Request(recipe, data, self._base))
-
-    @property
-    def _base(self) -> dict[str, int] | None:
-        """Return the dims of the first known case run by an earlier worker, else None."""
-        known = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
-        return next(known, None)
+        return self.judge.original(recipe, data)
 
     @property
     def _known(self) -> dict[str, Compared]:
@@ -165,8 +158,8 @@ class CaseRunner:
     def hold(self, names: Sequence[str]) -> None:
         """Run the original again on the named cases, unless still in memory."""
         for recipe, read in [*self._requests, *self._more]:
-            if recipe.name in names:
-                self.judge.hold(Request(recipe, read(), self._base))
+            if recipe.name in names and recipe.name not in self.judge.kept:
+                self.judge.original(recipe, read())
 
     def _further(self, recipes: Sequence[Recipe]) -> list[Answer]:
         """Run the original on more cases for the current result. A case fatal to the original is left out."""

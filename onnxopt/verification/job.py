@@ -14,7 +14,7 @@ from onnxopt.verification.runtime import Reference
 if TYPE_CHECKING:
     from onnxopt.verification.compare import Evidence
     from onnxopt.verification.inputs.cases import Recipe
-    from onnxopt.verification.inputs.feeding import Data, Read
+    from onnxopt.verification.inputs.feeding import Read
     from onnxopt.verification.inputs.plan import Plan
 
 # Steps, announced by the worker before each begins. ORIGINAL and COMPARE are followed by the name of the case.
@@ -37,15 +37,6 @@ class Opened(NamedTuple):
     provider: str = ""
     refused: str = ""  # why onnxruntime does not load the original
     around: str = ""  # unknown operators left out, in words
-
-
-@dataclass(eq=False, repr=False)
-class Request:
-    """A case to run: a recipe, given inputs, and expected outputs."""
-
-    recipe: Recipe
-    data: Data
-    base: dict[str, int] | None = None  # sizes of dynamic dims accepted by the original, for a new worker
 
 
 @dataclass(eq=False, repr=False)
@@ -115,7 +106,7 @@ class Submission:
     declared: dict[str, float] = field(default_factory=dict)
     deaths: list[Death] = field(default_factory=list)
     known: dict[str, Compared] = field(default_factory=dict)  # by case
-    verdict: Verification | None = None  # complete but for the load with optimizations
+    verdict: Verification | None = None  # an event, complete but for the load with optimizations
     spent: float = 0.0  # seconds
     is_rushed: bool = False  # the time left is shorter than the original's run
     done: float = 0.0  # share of the steps
@@ -127,10 +118,3 @@ class Begun:
 
     step: str
     done: float = 0.0  # share of the steps finished
-
-
-@dataclass(eq=False, repr=False)
-class Concluded:
-    """Event: the verdict, before the load with onnxruntime's optimizations."""
-
-    verdict: Verification

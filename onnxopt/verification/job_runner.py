@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED
 from onnxopt.verification.case_runner import CaseRunner, died_of
-from onnxopt.verification.inputs.cases import FURTHER, LONGER, ROWS, Recipe, missing
+from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
 from onnxopt.verification.job import (
     BATCHES,
     COMPARE,
@@ -22,7 +22,6 @@ from onnxopt.verification.job import (
     OPTIMIZED,
     RELEASE,
     Answer,
-    Concluded,
     Submission,
 )
 from onnxopt.verification.records import CaseRecord, Verification
@@ -53,6 +52,8 @@ class JobRunner(CaseRunner):
     def verify(self, submission: Submission) -> Verification:
         """Return the verdict on a result. Raises errors in files and data named by the user."""
         self._submission = submission
+        ran = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
+        self.judge.base = self.judge.base or next(ran, None)  # of an earlier worker
         verdict = submission.verdict or Verification(UNVERIFIED, "")
         a, b = self.job.labels
         try:
@@ -84,7 +85,7 @@ class JobRunner(CaseRunner):
         self._more, self._has_asked, self.has_loaded = [], False, False
         is_used = self._submission.verdict is not None or (self._conclude(verdict) and self._holds_in_batches(verdict))
         if is_used:
-            self._tell(Concluded(verdict))
+            self._tell(verdict)
             why, original = self._optimized()
             told_optimized(verdict, why, self.job.labels, original=original)
         with contextlib.suppress(Died):

@@ -12,11 +12,11 @@ import numpy as np
 from onnxopt.errors import few
 from onnxopt.verification.compare import differ, evidence, is_dull
 from onnxopt.verification.inputs.cases import OWN, Recipe, sizes
-from onnxopt.verification.inputs.feeding import Search, feed, fitted
+from onnxopt.verification.inputs.feeding import Data, Search, feed, fitted
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import least, products
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.job import Answer, Job, Opened, Request
+from onnxopt.verification.job import Answer, Job, Opened
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.records import CaseRecord
@@ -140,18 +140,17 @@ class Original:
         self.engine = engine
         return True
 
-    def original(self, request: Request) -> Answer:
+    def original(self, recipe: Recipe, data: Data) -> Answer:
         """Run the original on the first accepted inputs of a case. Status "skipped" if none are accepted."""
         if self.engine is None:  # requested before any load succeeded
             raise Refused(f"{self.labels[0]} is not open")
-        recipe = request.recipe
         try:
-            case, values = self._fed(request)
+            case, values = self._fed(recipe, data)
         except Refused as e:
             return Answer(CaseRecord(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
         self._first = self._first or case.feeds
         if recipe.drawn and not recipe.single and any(map(is_dull, values)):
-            case, values = self._livelier(case, values, request.data.inputs)
+            case, values = self._livelier(case, values, data.inputs)
         self.base = self.base or case.dims
         if len(self.kept) >= KEPT:
             del self.kept[next(iter(self.kept))]
@@ -172,16 +171,15 @@ class Original:
             self._work = products(self.paths[0], self._first) if is_picture else 0
         return self._work or 0
 
-    def _fed(self, request: Request) -> tuple[Case, list[Any]]:
+    def _fed(self, recipe: Recipe, data: Data) -> tuple[Case, list[Any]]:
         """Return (case, outputs) for the first accepted inputs. Raises Refused."""
-        if self._is_enough(request.recipe):
+        if self._is_enough(recipe):
             raise Refused("one case of so much work is enough")
-        recipe, plan = request.recipe, fitted(self.planned, request.data.inputs)
-        known = request.base or self.base or {}
+        plan, known = fitted(self.planned, data.inputs), self.base or {}
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         choices = sizes(plan, recipe, base, is_heavy=bool(plan.symbols) and self.work > _HEAVY)
         run, seed = self._runs(recipe, plan), self.options.seed
-        case, values = feed(run, plan, recipe, request.data, choices, seed, self.labels[0], self.search)
+        case, values = feed(run, plan, recipe, data, choices, seed, self.labels[0], self.search)
         case.dims = plan.fixed | case.dims
         return case, values
 
@@ -220,11 +218,6 @@ class Original:
         if self.factor:
             return (self.factor,) if self.factor != 1 else ()
         return _FACTORS[: int(_TRIES / (self.work or 1))]
-
-    def hold(self, request: Request) -> None:
-        """Run the original on a case, unless still in memory."""
-        if request.recipe.name not in self.kept:
-            self.original(request)
 
     def _run_original(self, feeds: dict[str, Any]) -> list[Any]:
         """Run the original within the planned memory, then, if insufficient, without limit.

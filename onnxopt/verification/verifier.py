@@ -21,7 +21,6 @@ from onnxopt.verification.job import (
     UNSHOWN,
     Begun,
     Compared,
-    Concluded,
     Death,
     Job,
     Opened,
@@ -256,7 +255,7 @@ class Verifier:
         if seconds is not None or not self._job.stepwise:
             self._service.deadline = time.monotonic() + (self.options.timeout if seconds is None else seconds)
 
-    def _on_event(self, event: Begun | Opened | Compared | Concluded) -> None:
+    def _on_event(self, event: Begun | Opened | Compared | Verification) -> None:
         submission = self._submission
         if isinstance(event, Opened):
             self._opened = event
@@ -267,8 +266,8 @@ class Verifier:
                 self.progress(event.done)
         elif submission is not None and isinstance(event, Compared):
             submission.known[event.answer.case.name] = event
-        elif submission is not None and isinstance(event, Concluded):
-            submission.verdict = event.verdict
+        elif submission is not None and isinstance(event, Verification):
+            submission.verdict = event
 
     def _enter(self, step: str) -> None:
         """Set the deadline of a step. A comparison in pieces gets the whole timeout."""

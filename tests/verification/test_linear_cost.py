@@ -16,7 +16,7 @@ from onnxopt.verification.coverage.decisions import is_decided_otherwise
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Job, Request
+from onnxopt.verification.job import Job
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.pairs import Pairs
@@ -132,7 +132,7 @@ def judged(original: Path, result: Path) -> None:
     judge.open(Job(str(original), VerifyOptions(), ("A", "B")))
     judge.plan(make_plan(onnx.load(original)))
     names = [recipe.name for recipe in OWN[:1]]
-    judge.original(Request(OWN[0], Data({})))
+    judge.original(OWN[0], Data({}))
     assert judge.result(str(result), VerifyOptions()) == ""
     assert [judge.compare(name, {}).status for name in names] == [EQUAL]
     judge.pieces(names, ())
@@ -196,7 +196,7 @@ def test_values_behind_a_failing_node_are_not_run(tmp_path: Path, monkeypatch: p
     judge = Judge()
     judge.open(Job(a, VerifyOptions(), ("the original", "the result")))
     judge.plan(make_plan(onnx.load(a)))
-    judge.original(Request(OWN[0], Data({})))
+    judge.original(OWN[0], Data({}))
     judge.result(b, VerifyOptions())
     _, places = judge.pieces([OWN[0].name], [])
     assert places and len(opened) < 40

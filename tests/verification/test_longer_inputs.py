@@ -42,8 +42,8 @@ def test_an_original_that_crashes_on_longer_inputs_is_compared_without_them(tmp_
         (tmp_path / name).write_bytes(parser.parse_model(f"{HEAD} {{ {body} }}").SerializeToString())
     start = (
         "import os, signal\nfrom onnxopt.verification import judge\nmethod = judge.Judge.original\n"
-        "def die(self, request):\n    if request.recipe.longer: os.kill(os.getpid(), signal.SIGSEGV)\n"
-        "    return method(self, request)\njudge.Judge.original = die\njudge.main()"
+        "def die(self, recipe, data):\n    if recipe.longer: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "    return method(self, recipe, data)\njudge.Judge.original = die\njudge.main()"
     )
     with Verifier(tmp_path / "a", start=start) as verifier:
         verifier.submit(tmp_path / "b")

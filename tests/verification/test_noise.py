@@ -12,7 +12,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Job, Request
+from onnxopt.verification.job import Job
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.records import CaseRecord, OutputRecord
 from onnxopt.verification.verdict import differences
@@ -38,7 +38,7 @@ def judge(said: list[str], tmp_path: Path) -> Judge:
     judge.open(Job(str(path), VerifyOptions(), ("the original", "the result")))
     judge.plan(make_plan(onnx.load(path)))
     for recipe in CASES:
-        judge.original(Request(recipe, Data({})))
+        judge.original(recipe, Data({}))
     judge.result(str(path), VerifyOptions())
     said.clear()
     return judge

@@ -15,7 +15,7 @@ from onnxopt.verification import VerifyOptions, original
 from onnxopt.verification.inputs.cases import RECIPES
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Job, Request
+from onnxopt.verification.job import Job
 from onnxopt.verification.original import Original
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g '
@@ -56,4 +56,4 @@ def test_the_original_is_opened_once(
     assert opened == [tuple(branches)]
     assert judge.outputs == ["y"]
     data = Data({"x": np.ones(2, np.float32)})
-    assert judge.original(Request(RECIPES["random"], data)).branches == branches
+    assert judge.original(RECIPES["random"], data).branches == branches

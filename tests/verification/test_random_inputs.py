@@ -104,12 +104,12 @@ import pickle, sys
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
-from onnxopt.verification.job import Job, Request
+from onnxopt.verification.job import Job
 from onnxopt.verification import VerifyOptions
 judge = Judge()
 judge.open(Job({str(tmp_path / "a.onnx")!r}, VerifyOptions(), ("a", "b")))
 judge.plan(pickle.loads({pickle.dumps(make_plan(model))!r}))
-judge.original(Request(OWN[0], Data({{}})))
+judge.original(OWN[0], Data({{}}))
 judge.result({str(tmp_path / "b.onnx")!r}, VerifyOptions())
 assert judge.compare(OWN[0].name, {{}}).outputs[0].ok
 pieces, places = judge.pieces([OWN[0].name], [])

@@ -16,7 +16,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Job, Request
+from onnxopt.verification.job import Job
 from onnxopt.verification.judge import Judge
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x) => (float[N, 8] y)'
@@ -54,7 +54,7 @@ def test_one_model_is_in_memory_at_a_time(result: str, expected: list[int], load
     judge = Judge()
     judge.open(Job(str(paths[0]), VerifyOptions(), ("the original", "the result")))
     judge.plan(make_plan(onnx.load(paths[0])))
-    judge.original(Request(OWN[0], Data({})))
+    judge.original(OWN[0], Data({}))
     assert not judge.result(str(paths[1]), VerifyOptions())
     compared = judge.compare(OWN[0].name, {})
     assert all(o.ok for o in compared.outputs) == (result == "y = Sin (x)")

@@ -13,7 +13,7 @@ from onnxopt.verification import UNVERIFIED, Verifier, VerifyOptions, judge
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Job, Request
+from onnxopt.verification.job import Job
 from onnxopt.verification.run import OnnxRuntime
 from onnxopt.worker.serving import Refused
 
@@ -34,7 +34,7 @@ def opened(path: str) -> judge.Judge:
     made = judge.Judge()
     made.open(Job(path, VerifyOptions(), ("the original", "the result")))
     made.plan(make_plan(onnx.load(path)))
-    made.original(Request(OWN[0], Data({})))
+    made.original(OWN[0], Data({}))
     return made
 
 
