@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.proto.messages import tensor_type
-from onnxopt.verification import DIFFERENT
+from onnxopt.verification import DIFFERENT, EQUAL
 from onnxopt.verification.compare import as_wide, compare, measure, narrow_feeds
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
@@ -36,13 +36,11 @@ from onnxopt.worker.serving import Refused, Tell, serve
 # original on each half; each part of an output must equal the original's output for the same half.
 
 ALIKE: Final = "both halves of the batch are the same"
-Feeds: TypeAlias = "dict[str, Any]"
-Dims: TypeAlias = "Mapping[str, Sequence[int | str | None]]"
-Run: TypeAlias = "Callable[[Feeds], Sequence[Any]]"
-Measure: TypeAlias = "Callable[[str, Any, Any], OutputRecord]"
 
 
-def freed(plan: Plan, dims: Dims, names: Sequence[str]) -> dict[str, dict[str, int]]:
+def freed(
+    plan: Plan, dims: Mapping[str, Sequence[int | str | None]], names: Sequence[str]
+) -> dict[str, dict[str, int]]:
     """Return {symbol: {input name: axis}} for freed dims of inputs.
 
     A freed dim is a symbol of `names` in the result (`dims`), and a number in the original (`plan`).
@@ -55,7 +53,9 @@ def freed(plan: Plan, dims: Dims, names: Sequence[str]) -> dict[str, dict[str, i
     return found
 
 
-def other_feeds(feeds: Feeds, axes: Mapping[str, int], known: Iterable[Feeds], seed: int) -> Iterator[Feeds]:
+def other_feeds(
+    feeds: dict[str, Any], axes: Mapping[str, int], known: Iterable[dict[str, Any]], seed: int
+) -> Iterator[dict[str, Any]]:
     """Yield feeds with different values for the inputs in `axes`: from the `known` cases, then a permutation."""
     rng = Draws(seed)
 
@@ -69,42 +69,6 @@ def other_feeds(feeds: Feeds, axes: Mapping[str, int], known: Iterable[Feeds], s
             not np.array_equal(values[n], feeds[n]) for n in axes
         ):
             yield values
-
-
-def compared(
-    name: str,
-    axes: Mapping[str, int],
-    halves: Sequence[tuple[Feeds, Sequence[Any]]],
-    outputs: Sequence[str],
-    run: Run,
-    measure: Measure,
-) -> CaseRecord:
-    """Run the result on both halves joined, and return the case with every output compared per half.
-
-    halves: (feeds, outputs) of the original for each half; run: runs the result. An error of the result gives
-    DIFFERENT.
-    """
-    (first, _), (second, _) = halves
-    whole = {n: np.concatenate([v, second[n]], axes[n]) if n in axes else v for n, v in first.items()}
-    record = CaseRecord(BATCHES, {name: max(whole[n].shape[axis] for n, axis in axes.items())})
-    try:
-        results = run(whole)
-    except Exception as e:
-        blame_system(e)
-        record.status, record.note = DIFFERENT, f"at {_sizes(record)} the result fails: {reason(e)}"
-        return record
-    for output, a, b, result in zip(outputs, halves[0][1], halves[1][1], results, strict=True):
-        parts = _parts(np.shape(a), result)
-        record.outputs += [measure(output, x, part) for x, part in zip((a, b), parts)]
-    if wrong := next((o for o in record.outputs if not o.ok), None):
-        record.status = DIFFERENT
-        why = wrong.note or f"it differs by {wrong.max_rel:.2g} of its range"
-        record.note = f"at {_sizes(record)} output `{wrong.name}` is not what each part of the batch gives alone: {why}"
-    return record
-
-
-def _sizes(record: CaseRecord) -> str:
-    return ", ".join(f"{name}={size}" for name, size in record.dims.items())
 
 
 def _parts(shape: Sequence[int], result: Any) -> list[Any]:
@@ -162,7 +126,7 @@ class Judge(Loaded):
         return record
 
     def batches(self) -> list[CaseRecord]:
-        """Run the result on twice the size of each freed dim (see `compared`).
+        """Run the result on twice the size of each freed dim.
 
         Raises Refused if the model cannot be run, or no inputs distinguish the halves.
         """
@@ -187,16 +151,41 @@ class Judge(Loaded):
             except Exception as e:  # the original rejects these values
                 blame_system(e)
                 continue
-            own = zip(self.outputs, values, self._run_result(case.feeds))
-            share = {name: 2 * difference(a, b).relative for name, a, b in own}  # differences allowed by the verdict
-            halves = [(case.feeds, values), (feeds, again)]
-            run = partial(compared, symbol, axes, halves, self.outputs, self._run_result)
-            found: CaseRecord = run(partial(self._measure, explained=share))
-            if paths := self._by_paths(values, found.outputs) if self._may_shake() else {}:
-                share = {name: max(s, paths.get(name, 0.0)) for name, s in share.items()}
-                found = run(partial(self._measure, explained=share))
-            return found
+            joined = {n: np.concatenate([v, feeds[n]], axes[n]) if n in axes else v for n, v in case.feeds.items()}
+            record = CaseRecord(BATCHES, {symbol: max(joined[n].shape[axis] for n, axis in axes.items())})
+            record.note = self._halves(record, case, joined, [values, again])
+            record.status = DIFFERENT if record.note else EQUAL
+            return record
         raise Refused(ALIKE)
+
+    def _halves(self, record: CaseRecord, case: Case, joined: dict[str, Any], halves: Sequence[Sequence[Any]]) -> str:
+        """Compare each half of the result's outputs on `joined` inputs. Returns the difference in words, or "".
+
+        case: of the first half; halves: outputs of the original.
+        """
+        size = "".join(f"at {name}={size}" for name, size in record.dims.items())
+        # Differences allowed by the verdict on the first half alone.
+        own = zip(self.outputs, halves[0], self._run_result(case.feeds))
+        share = {name: 2 * difference(a, b).relative for name, a, b in own}
+        try:
+            results = self._run_result(joined)
+        except Exception as e:
+            blame_system(e)
+            return f"{size} the result fails: {reason(e)}"
+        parts = [
+            (name, x, part)
+            for name, a, b, result in zip(self.outputs, *halves, results, strict=True)
+            for x, part in zip((a, b), _parts(np.shape(a), result))
+        ]
+        record.outputs = [self._measure(*part, share) for part in parts]
+        if paths := self._by_paths(halves[0], record.outputs) if self._may_shake() else {}:
+            share = {name: max(s, paths.get(name, 0.0)) for name, s in share.items()}
+            record.outputs = [self._measure(*part, share) for part in parts]
+        wrong = next((o for o in record.outputs if not o.ok), None)
+        if wrong is None:
+            return ""
+        why = wrong.note or f"it differs by {wrong.max_rel:.2g} of its range"
+        return f"{size} output `{wrong.name}` is not what each part of the batch gives alone: {why}"
 
     def _run_result(self, feeds: dict[str, Any]) -> list[Any]:
         return list(self._with_room(partial(self.b.run, self._feeds_of_b(feeds))))
