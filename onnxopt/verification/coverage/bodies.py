@@ -9,7 +9,7 @@ import functools
 import itertools
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto
@@ -21,7 +21,6 @@ from onnxopt.verification.programs.program import Program, type_of
 from onnxopt.verification.rounding import Draws, difference
 from onnxopt.verification.run import Failed
 
-_MAX_NODES: Final = 50  # nodes run to compute a value that is no cutpoint
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 Programs = tuple[Program, Program]
 
@@ -33,25 +32,23 @@ def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[st
     branch that reads its own condition runs again with the condition that it requires. Bodies with unknown inputs, or
     that fail, are left out.
     """
-    captured = _Captured(outer, (outer.a.nodes[i], outer.b.nodes[j]))
     for part in counterparts(outer, i, j):
-        walk = _walked(captured, part, turn)
-        if walk is not None:
+        if (walk := _walked(part, turn)) is not None:
             yield part.enclosing.name, walk
 
 
-def _walked(captured: _Captured, part: Counterpart, turn: int) -> Walk | None:
-    outer, nodes = captured.outer, captured.nodes
+def _walked(part: Counterpart, turn: int) -> Walk | None:
+    outer, nodes = part.enclosing.outer, part.enclosing.nodes
     a, b = Program(outer.a.skeleton, part.mine, outer.a), Program(outer.b.skeleton, part.theirs, outer.b)
     if part.assumed and part.assumed.keys().isdisjoint(a.given | b.given):
         return None
     try:
-        known = [_assumed(captured.given((a, b), turn, case), part.assumed) for case in part.enclosing.cases]
+        known = [_assumed(_given(outer, nodes, (a, b), turn, case), part.assumed) for case in part.enclosing.cases]
         walk = Walk(
             outer.runner.inside(a),
             outer.replay.runner.inside(b),
             known,
-            _types(captured, (a, b), known[0]),
+            _types(outer, nodes, (a, b), known[0]),
             memory=outer.memory,
             seed=outer.seed,
             held=outer.held,
@@ -65,11 +62,11 @@ def _walked(captured: _Captured, part: Counterpart, turn: int) -> Walk | None:
     return walk
 
 
-def _types(captured: _Captured, programs: Programs, known: Mapping[str, Any]) -> dict[str, str]:
+def _types(outer: Walk, nodes: Nodes, programs: Programs, known: Mapping[str, Any]) -> dict[str, str]:
     """Return the types of inputs. The type of an empty sequence is taken from the enclosing graph."""
-    outer, kinds = captured.outer, captured.outer.original.types
+    kinds = outer.original.types
     carried: dict[str, str] = {}
-    for node, body in zip(reversed(captured.nodes), reversed(programs)):
+    for node, body in zip(reversed(nodes), reversed(programs)):
         of = outer.pairs.of if body is programs[1] else {}
         names = [i.name for i in body.graph.input]
         handed = zip(names[2:], node.input[2:]) if node.op_type == "Loop" else zip(names, node.input)
@@ -98,51 +95,35 @@ class _Unknown(Exception):
     """An input of the bodies is unknown, or has different values in A and B under the same name."""
 
 
-class _Captured:
-    """Values read by two nodes and their bodies from outside: A's values, or computed by B."""
+def _given(outer: Walk, nodes: Nodes, programs: Programs, turn: int, case: int) -> dict[str, Any]:
+    """Return the inputs and captured values of the bodies in an iteration: A's values; of B, only cutpoints are known.
 
-    def __init__(self, outer: Walk, nodes: Nodes) -> None:
-        self.outer, self.nodes = outer, nodes
-        self._made: dict[str, list[Any]] = {}
-        # The nodes correspond.
-        self._is_one_node = any(o and outer.pairs.of.get(o) in nodes[0].output for o in nodes[1].output)
-
-    def given(self, programs: Programs, turn: int, case: int) -> dict[str, Any]:
-        """Return the inputs and captured values of the bodies in an iteration.
-
-        Raises _Unknown, Failed, and KeyError for released values.
-        """
-        found: dict[str, Any] = {}
-        for node, body, value in zip(self.nodes, programs, (self._mine, self._theirs)):
-            names = [i.name for i in body.graph.input]
-            given = _turn(node, functools.partial(value, case=case), turn, self.outer.seed) if names else []
-            if len(given) != len(names):
+    Raises _Unknown, Failed, and KeyError for released values.
+    """
+    found: dict[str, Any] = {}
+    for node, body, of in zip(nodes, programs, (_of_a, _of_b)):
+        value = functools.partial(of, outer, case)
+        names = [i.name for i in body.graph.input]
+        given = _turn(node, value, turn, outer.seed) if names else []
+        if len(given) != len(names):
+            raise _Unknown
+        for name, one in (*zip(names, given), *((name, value(name)) for name in body.given.difference(names))):
+            known = found.setdefault(name, one)
+            if not isinstance(one, (np.ndarray, list)) or not (known is one or difference(known, one).within(0.0)):
                 raise _Unknown
-            read = [*zip(names, given), *((name, value(name, case)) for name in body.given.difference(names))]
-            for name, one in read:
-                known = found.setdefault(name, one)
-                if not isinstance(one, (np.ndarray, list)) or not (known is one or difference(known, one).within(0.0)):
-                    raise _Unknown
-        return found
+    return found
 
-    def _mine(self, name: str, case: int) -> Any:
-        a = self.outer.a
-        return a.constant(name) if a.is_constant(name) else self.outer.original.values[case].get(name)
 
-    def _theirs(self, name: str, case: int) -> Any:
-        outer = self.outer
-        if outer.b.is_constant(name):
-            return outer.b.constant(name)
-        if name in outer.cuts:
-            value = outer.original.values[case].get(outer.pairs.of.get(name, name))
-            views = outer.replay.views
-            return value if value is None or name not in views else views[name](value, case)
-        if name not in self._made and self._is_one_node and name in outer.b.maker and self._is_short(name):
-            self._made[name] = outer.replay.run([name], outer.fed)[name]
-        return self._made[name][case] if name in self._made else None
+def _of_a(outer: Walk, case: int, name: str) -> Any:
+    return outer.a.constant(name) if outer.a.is_constant(name) else outer.original.values[case].get(name)
 
-    def _is_short(self, name: str) -> bool:
-        return len(self.outer.b.cone([name], self.outer.fed, _MAX_NODES)) < _MAX_NODES
+
+def _of_b(outer: Walk, case: int, name: str) -> Any:
+    if outer.b.is_constant(name):
+        return outer.b.constant(name)
+    value = outer.original.values[case].get(outer.pairs.of.get(name, name)) if name in outer.cuts else None
+    view = outer.replay.views.get(name)
+    return value if value is None or view is None else view(value, case)
 
 
 def _assumed(found: dict[str, Any], conditions: Mapping[str, bool]) -> dict[str, Any]:

@@ -22,11 +22,6 @@ _BOOL: Final = 9  # of TensorProto.DataType
 _STRING: Final = 8
 
 
-def is_if(node: NodeProto) -> bool:
-    """Return whether a node is an If of the standard domain."""
-    return node.op_type == "If" and not domain_of(node.domain)
-
-
 # -- in the cases ----------------------------------------------------------------------------------------
 
 
@@ -37,7 +32,7 @@ def is_open(program: Program, node: NodeProto) -> bool:
 
 def is_never(program: Program, node: NodeProto, body: str) -> bool:
     """Return whether no input runs a branch of an If, according to the file."""
-    if program.changing is None or not is_if(node) or body not in BRANCHES:
+    if program.changing is None or body not in BRANCHES:
         return False
     possible = program.changing.possible(first_of(node))
     return bool(possible) and (body == BRANCHES[0]) not in possible
@@ -137,14 +132,9 @@ def _is_captured(program: Program, name: str) -> bool:
 
 def _is_one(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
     """Return whether a value of A equals a value of B according to the files; `by_name`: by name and in the cases."""
-    a, b = walk.a, walk.b
-    if a.is_constant(mine) or b.is_constant(theirs):
-        both = mine in a.constants and theirs in b.constants
-        return both and np.array_equal(a.constant(mine), b.constant(theirs))
-    if (mine in a.maker) is not (theirs in b.maker):
-        return False
-    if mine not in a.maker:
-        return _are_one_input(walk, mine, theirs, by_name=by_name)
+    given = [name not in p.maker and not p.is_constant(name) for p, name in ((walk.a, mine), (walk.b, theirs))]
+    if any(given):
+        return all(given) and _are_one_input(walk, mine, theirs, by_name=by_name)
     if by_name:
         return theirs in walk.agreed and walk.pairs.of.get(theirs) == mine
     return walk.sameness.are_made_alike(mine, theirs)
@@ -191,7 +181,7 @@ class Counterpart(NamedTuple):
 def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
     """Yield the counterparts of bodies of A's node `i` in B's node `j`, or in B's nodes in place of an If."""
     x, y = nodes = outer.a.nodes[i], outer.b.nodes[j]
-    if is_if(x):
+    if x.op_type == "If":
         yield from _of_branches(outer, nodes)
     elif x.op_type == y.op_type and x.domain == y.domain:
         theirs, cases = held(outer.b, y), range(len(outer.original.values))
@@ -202,7 +192,7 @@ def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
 
 def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
     (x, y), every = nodes, range(len(outer.original.values))
-    mine, theirs = held(outer.a, x), held(outer.b, y) if is_if(y) else {}
+    mine, theirs = held(outer.a, x), held(outer.b, y) if y.op_type == "If" else {}
     asks, is_sure = _asks(outer, nodes) if theirs else (None, False)
     branches = [taken(outer, x, k) for k in every]
     for name, other in zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES)):

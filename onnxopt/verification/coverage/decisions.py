@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.cones import Cone, made_of, tensors
-from onnxopt.verification.coverage.probe import Known, changing_values, differs, elsewhere, flips, rows
+from onnxopt.verification.coverage.probe import Known, changing_values, differs, elsewhere
 from onnxopt.verification.model.nodes import deciding_of, int_of
 from onnxopt.verification.model.operators import GIVE_OTHERS, having
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
@@ -29,6 +29,7 @@ _MAX_DECISIONS: Final = 64
 _MAX_VALUES: Final = 64  # computed from decisions
 _MAX_ROWS: Final = 1 << 12  # of a table
 _MAX_SAMPLES: Final = 8  # samples
+_MAX_MASKS: Final = 2  # random sets of booleans
 _BEST: Final = ("ArgMax", "ArgMin")
 # Operators that move a decision, or map its elements one to one.
 _TURNS: Final = having("turns")
@@ -83,10 +84,14 @@ def _is_seen(walk: Walk, name: str) -> bool:
 
 def _others(cone: Cone, known: Known, name: str) -> Iterator[Known]:
     """Yield other results of a decision: booleans equal in all cases negated, and indices of all rows of a table."""
-    value = known[name]
-    if element_kind(value) == "b":
-        return flips(known, name, _fixed(tensors(cone.walk, name), value), Draws(cone.walk.seed, name))
-    return rows(known, name, _rows(cone, name) if element_kind(value) == "i" else ())
+    value, kind = known[name], element_kind(known[name])
+    if kind == "b" and (fixed := _fixed(tensors(cone.walk, name), value)).any():
+        rng = Draws(cone.walk.seed, name)
+        for mask in (fixed, *(fixed & rng.flags(value.shape) for _ in range(_MAX_MASKS))):
+            yield {name: np.asarray(value ^ mask)}
+    rows = _rows(cone, name) if kind == "i" and value.size else ()
+    for start in range(0, len(rows), value.size or 1):
+        yield {name: np.resize(rows[start : start + value.size], value.shape).astype(value.dtype)}
 
 
 def _fixed(known: Sequence[Any], value: Any) -> Any:

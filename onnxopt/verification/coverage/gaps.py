@@ -32,7 +32,6 @@ from onnxopt.verification.coverage.probe import (
     POSITIVE_FACTORS,
     WIDE_FACTORS,
     Sampler,
-    Verdict,
     beyond,
     changing_values,
     differs,
@@ -121,11 +120,11 @@ def _is_of_no_turn(walk: Walk, value: str) -> bool:
 
 def _is_proven(walk: Walk, value: str) -> bool:
     """Return whether a probe agrees. Larger numbers are used only if smaller numbers are cut off."""
-    cone, found = Cone.of(walk, value), Verdict.SILENT
+    cone, found = Cone.of(walk, value), None
     for factor in (1.0, 64.0, 4096.0):
-        if cone is not None and found is Verdict.SILENT:
+        if cone is not None and found is None:
             found = probe(cone, partial(filled, factor=factor))
-    return found is Verdict.AGREES
+    return bool(found)
 
 
 # -- decisions ------------------------------------------------------------------------------------------

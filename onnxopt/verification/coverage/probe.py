@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -42,7 +41,6 @@ _MAX_EQUAL: Final = 12  # pairs of an integer and its comparand
 _NEXT: Final = (0, -1, 1, -2, 2)
 _NEAR_SHARE: Final = 0.5  # relative: numbers change by up to half of this
 _LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # quantized integers, hardly sizes or indices
-_MASKS: Final = 3  # sets of booleans
 
 
 # -- far from a case's numbers ---------------------------------------------------------------------------
@@ -172,23 +170,6 @@ def _streams(cone: Cone, known: Known, most: int) -> Iterator[Draws]:
     return (Draws(cone.walk.seed, cone.original, k) for k in range(count if _movable(known) else 0))
 
 
-# -- different decisions --------------------------------------------------------------------------------
-
-
-def flips(known: Known, decision: str, fixed: Any, rng: Draws) -> Iterator[Known]:
-    """Yield the decision's booleans negated where `fixed`: all, then random subsets."""
-    for k in range(_MASKS if fixed.any() else 0):
-        turned = fixed if not k else fixed & rng.flags(known[decision].shape)
-        yield {decision: np.asarray(known[decision] ^ turned)}
-
-
-def rows(known: Known, decision: str, indices: Any) -> Iterator[Known]:
-    """Yield every index in turn, as many per sample as the decision has elements."""
-    value = known[decision]
-    for start in range(0, len(indices) if value.size else 0, value.size or 1):
-        yield {decision: np.resize(indices[start : start + value.size], value.shape).astype(value.dtype)}
-
-
 # -- possible values ------------------------------------------------------------------------------------
 
 
@@ -224,45 +205,35 @@ Sampler = Callable[["Cone", Known], Iterator[Known]]  # maps the entries of a ca
 Tolerance = Callable[["Cone", "Replay"], bool]
 
 
-class Verdict(Enum):
-    """Result of a probe. SILENT: no sample runs, or all results are blank (zero, NaN, empty)."""
-
-    SILENT = 0
-    AGREES = 1
-    DIFFERS = 2
-
-
 def differs(cone: Cone | None, sampler: Sampler, tolerance: Tolerance | None = None) -> bool:
     """Return whether a probe of the cone differs; False without a cone."""
-    return cone is not None and probe(cone, sampler, tolerance) is Verdict.DIFFERS
+    return cone is not None and probe(cone, sampler, tolerance) is False
 
 
-def probe(cone: Cone, sampler: Sampler, tolerance: Tolerance | None = None) -> Verdict:
-    """Return the worst verdict over the cases, with A's and B's nodes run on the samples drawn for each case.
+def probe(cone: Cone, sampler: Sampler, tolerance: Tolerance | None = None) -> bool | None:
+    """Return whether A's and B's nodes agree on the samples drawn for each case.
 
-    Cases are probed separately, so the verdict is independent of their grouping.
+    None if no sample runs, or all results are blank (zero, NaN, empty). Cases are probed separately, so the verdict is
+    independent of their grouping.
     """
-    found = Verdict.SILENT
+    found = None
     for case in range(len(cone.walk.original.values)):
-        verdict = _of_case(cone, case, sampler, tolerance or by_noise)
-        if verdict is Verdict.DIFFERS:
-            return verdict
-        found = verdict if verdict is Verdict.AGREES else found
+        agrees = _of_case(cone, case, sampler, tolerance or by_noise)
+        if agrees is False:
+            return False
+        found = found or agrees
     return found
 
 
-def _of_case(cone: Cone, case: int, sampler: Sampler, agrees: Tolerance) -> Verdict:
+def _of_case(cone: Cone, case: int, sampler: Sampler, agrees: Tolerance) -> bool | None:
     walk = cone.walk
     try:
         made = list(_made(cone, case, sampler))
-        if not made:
-            return Verdict.SILENT
-        replay = walk.replay.drawn(Stream(walk.runner, made, walk.original.types), case)
-        if not agrees(cone, replay):
-            return Verdict.DIFFERS
+        if made and not agrees(cone, walk.replay.drawn(Stream(walk.runner, made, walk.original.types), case)):
+            return False
     except (Failed, ValueError, IndexError, KeyError):  # numbers rejected, or a view does not fit
-        return Verdict.SILENT
-    return Verdict.SILENT if all(is_blank(values[cone.original]) for values in made) else Verdict.AGREES
+        return None
+    return None if all(is_blank(values[cone.original]) for values in made) else True
 
 
 def _made(cone: Cone, case: int, sampler: Sampler) -> Iterator[dict[str, Any]]:

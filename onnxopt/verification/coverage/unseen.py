@@ -7,7 +7,7 @@ not. Bodies that cannot be compared, or give only blank results, are reported.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from onnx import NodeProto
@@ -237,13 +237,15 @@ def _indistinct(walk: Walk, taken: Collection[str]) -> Iterator[tuple[str, str]]
     Two Ifs with an untaken branch may agree in all cases. A value that reads the first in A and the second in B agrees
     too, which proves nothing.
     """
-    nodes = ((i, walk.a.nodes[i]) for i in walk.a.hiding)
+    a, of, nodes = walk.a, walk.pairs.of, ((i, walk.a.nodes[i]) for i in walk.a.hiding)
     half = [i for i, node in nodes if not _has_taken(node, taken) and _is_half_seen(walk, node)]
     if not half:
         return
-    numbers, a = walk.sameness.numbers(half), walk.a
-    for value in (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of and not walk.pairs.is_same(v)):
-        other = _read_by_one(walk, numbers, value)
+    numbers = walk.sameness.numbers(half)
+    for value in (v for v in walk.b.maker if v in walk.cuts and v in of and not walk.pairs.is_same(v)):
+        mine, theirs = _read(a, of[value], walk.fed_of_a), _read(walk.b, value, walk.fed)
+        x, y = ({numbers[n]: n for n in names if n in numbers} for names in (mine, (of.get(n, n) for n in theirs)))
+        other = [(x | y)[n] for n in x.keys() ^ y.keys()]
         if any(is_open(a, a.nodes[a.maker[name]]) for name in other):
             yield value, other[0]
 
@@ -256,12 +258,3 @@ def _read(program: Program, value: str, fed: set[str]) -> set[str]:
     """Return the cutpoints a value is computed from, except through sizes."""
     nodes = (i for i in program.cone([value], fed) if program.nodes[i].op_type not in MEASURING)
     return {r for i in nodes for r in program.reads[i] if r in fed}
-
-
-def _read_by_one(walk: Walk, numbers: Mapping[str, int], value: str) -> list[str]:
-    """Return a name for each value number read by only one of the models."""
-    of = walk.pairs.of
-    mine = _read(walk.a, of[value], walk.fed_of_a) & numbers.keys()
-    theirs = {of.get(name, name) for name in _read(walk.b, value, walk.fed)} & numbers.keys()
-    x, y = ({numbers[name]: name for name in names} for names in (mine, theirs))
-    return [x[n] for n in x.keys() - y.keys()] + [y[n] for n in y.keys() - x.keys()]
