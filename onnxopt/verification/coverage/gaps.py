@@ -22,7 +22,6 @@ from onnxopt.verification.coverage.cones import (
     Cone,
     between,
     integer_ends,
-    made_of,
     only_in_one,
     tensors,
 )
@@ -31,7 +30,6 @@ from onnxopt.verification.coverage.probe import (
     ALL_FACTORS,
     POSITIVE_FACTORS,
     WIDE_FACTORS,
-    Sampler,
     beyond,
     changing_values,
     differs,
@@ -61,8 +59,6 @@ _ODD: Final = 8  # booleans different from the majority
 _DECISIONS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")
 _INTEGER_DECISIONS: Final = _DECISIONS[1:]
 _PICKING: Final = having("ranks")
-_DEPTH: Final = 4  # consecutive cutpoints through which a difference is followed
-_FOLLOWED: Final = 12  # cutpoints in total
 # Operators on arbitrary integers that make no sizes or indices.
 _ARITHMETIC: Final = (
     having("whole", "affine", "joined", "bends", "forgets") - having("measures", "ranks", "open") - {"Div"}
@@ -210,32 +206,10 @@ def have_other_points(a: Program, b: Program) -> bool:
 
 
 def unreached(walk: Walk) -> list[str]:
-    """Return the cutpoints with different breakpoints that differ beyond them, together with downstream values."""
+    """Return the cutpoints with different breakpoints that differ beyond them."""
     found = itertools.islice(_of_other_points(walk, _cuts(walk), epsilons=True), _MAX_VALUES)
     far = ((v, partial(beyond, points=points, factors=POSITIVE_FACTORS)) for v, points in found)
-    return [v for v, sampler in far if _reaches_output(walk, v, sampler, iter(range(_FOLLOWED)))]
-
-
-def _reaches_output(
-    walk: Walk,
-    value: str,
-    sampler: Sampler,
-    budget: Iterator[int],
-    behind: frozenset[str] = frozenset(),
-    depth: int = _DEPTH,
-) -> bool:
-    """Return whether a value differs, and values downstream as well.
-
-    A bound moved on purpose (a quantizer before operators that move numbers) is compensated by its readers. behind:
-    values upstream that differ.
-    """
-    if next(budget, None) is None or not differs(Cone.of(walk, value, behind), sampler, grossly):
-        return False
-    if not depth or value in {walk.pairs.by_original.get(o, o) for o in walk.a.outputs}:
-        return True
-    cuts = walk.cuts.intersection(walk.pairs.of) - behind
-    following = made_of(walk.b, [value], cuts)[1]
-    return any(_reaches_output(walk, v, sampler, budget, behind | {value}, depth - 1) for v in following)
+    return [v for v, sampler in far if differs(Cone.of(walk, v), sampler, grossly)]
 
 
 # -- narrower integers ----------------------------------------------------------------------------------

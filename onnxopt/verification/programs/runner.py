@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -272,7 +273,7 @@ class Opened:
 
 
 class Mixed(Opened):
-    """A part with `Runner.computed` nodes: each runs in the reference evaluator, the nodes between run in onnxruntime.
+    """A part with `Runner.computed` nodes: these run in the reference evaluator, the nodes between in onnxruntime.
 
     Groups of nodes are loaded in turn, once the types of their inputs are known. Constant nodes belong to every group
     with a reader, because onnxruntime asks for constant shapes when it loads.
@@ -290,20 +291,13 @@ class Mixed(Opened):
         self.nodes, self.types = len(nodes), observed
         self._runner, self._fed, self._how = runner, fed, (change, prepare)
         self._names = observed
-        self._made = set(fed)
-        self._groups: list[list[int]] = []
         self._parts: list[Opened] = []
-        program, computed, is_open = runner.program, runner.computed, False
-        for i in nodes:
-            outputs = program.made([i])
-            is_constant = program.fixed.issuperset(outputs) and self._made.isdisjoint(program.reads[i])
-            if is_constant and i not in computed and observed.keys().isdisjoint(outputs):
-                continue
-            if not is_open or i in computed:
-                self._groups.append([])
-            self._groups[-1].append(i)
-            self._made.update(outputs)
-            is_open = i not in computed
+        program, computed = runner.program, runner.computed
+        constants = program.fixed.difference(observed, *(program.made([i]) for i in computed))
+        constants -= {o for i in nodes if not fed.keys().isdisjoint(program.reads[i]) for o in program.made([i])}
+        kept = [i for i in nodes if not constants.issuperset(program.made([i]))]
+        self._groups = [[*group] for _, group in itertools.groupby(kept, computed.__contains__)]
+        self._made = {*fed, *program.made(kept)}
 
     def run(self, values: Mapping[str, Any]) -> Values:
         """Return the observed values computed from `values`. Raises Failed, and Refused."""

@@ -150,17 +150,13 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
             wide[name] = f"{name}{_WIDE_SUFFIX}{depth}"
             add_cast(graph, name, wide[name], _FLOAT)
         node.input[:] = [wide.get(name, name) for name in node.input]
-        _add_rounded(graph, node, [name for name in node.output if name in known], code)
-
-
-def _add_rounded(graph: GraphProto, node: NodeProto, narrow: Collection[str], code: int) -> None:
-    """Add a node, and roundings of its `narrow` results."""
-    node.output[:] = [name + _RAW if name in narrow else name for name in node.output]
-    if narrow:
-        _widen(node, code)
-    graph.node.append(node)
-    for name in narrow:
-        add_cast(graph, name + _RAW, name, code)
+        narrow = [name for name in node.output if name in known]
+        node.output[:] = [name + _RAW if name in narrow else name for name in node.output]
+        if narrow:
+            _widen(node, code)
+        graph.node.append(node)
+        for name in narrow:
+            add_cast(graph, name + _RAW, name, code)
 
 
 def _widen(node: NodeProto, code: int) -> None:
@@ -210,32 +206,19 @@ def _name_alike(graph: GraphProto, results: Mapping[str, int]) -> dict[str, Oper
         if result not in results:
             nodes.append(node)
             continue
-        operands = _named_operands(node, taken)
-        found.update((name, Operand(read, result)) for name, read in operands)
-        nodes += [_identity(read, name) for name, read in operands]
+        for i, read in enumerate(node.input):
+            if read and (name := f"{result}{_READ}{i}") not in taken:
+                found[name], node.input[i] = Operand(read, result), name
+                nodes.append(_identity(read, name))
         nodes.append(node)
-        nodes += _named_results(node, results[result], taken)
-    if found:
-        del graph.node[:]
-        graph.node.extend(nodes)
+        for k in range(1, results[result]):
+            own = node.output[k] if k < len(node.output) else ""
+            if (name := f"{result}{_DRAWN}{k}") not in taken:
+                node.output[k : k + 1] = [name]
+                nodes += [_identity(name, own)] if own else []
+    del graph.node[:]
+    graph.node.extend(nodes)
     return found
-
-
-def _named_operands(node: NodeProto, taken: Collection[str]) -> list[tuple[str, str]]:
-    """Return (new name, value read) of a node's operands, and change the node to read the new names."""
-    named = [(f"{node.output[0]}{_READ}{i}", read) for i, read in enumerate(node.input)]
-    new = [(name, read) for name, read in named if read and name not in taken]
-    node.input[:] = [name if (name, read) in new else read for name, read in named]
-    return new
-
-
-def _named_results(node: NodeProto, count: int, taken: Collection[str]) -> Iterator[NodeProto]:
-    """Yield Identities for the further results of a node, and rename the node's results."""
-    for k in range(1, count):
-        name, own = f"{node.output[0]}{_DRAWN}{k}", node.output[k] if k < len(node.output) else ""
-        if name not in taken:
-            node.output[k : k + 1] = [name]
-            yield from [_identity(name, own)] if own else ()
 
 
 def _identity(read: str, name: str) -> NodeProto:
