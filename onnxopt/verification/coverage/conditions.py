@@ -94,19 +94,16 @@ def _keeps_truth(program: Program, node: NodeProto) -> bool:
 # -- in both models --------------------------------------------------------------------------------------
 
 
-def asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) -> bool | None:
-    """Return whether B's condition equals A's (True) or its negation (False) for all inputs, else None.
-
-    by_name: accept conditions of equal names that agree in the cases.
-    """
+def asks_alike(walk: Walk, mine: str, theirs: str) -> bool | None:
+    """Return whether B's condition equals A's (True) or its negation (False) for all inputs, else None."""
     straight = True
     while True:
-        if _is_one(walk, mine, theirs, by_name=by_name):
-            return straight
         (mine, is_so), (theirs, is_theirs_so) = asked(walk.a, mine), asked(walk.b, theirs)
         straight = straight is (is_so is is_theirs_so)
+        if _is_one(walk, mine, theirs):
+            return straight
         if walk.enclosing is None or not (_is_captured(walk.a, mine) and _is_captured(walk.b, theirs)):
-            return straight if _is_one(walk, mine, theirs, by_name=by_name) else None
+            return None
         walk = walk.enclosing.outer
 
 
@@ -126,37 +123,29 @@ def agree(walk: Walk, mine: str, theirs: str) -> bool | None:
 
 def _is_captured(program: Program, name: str) -> bool:
     """Return whether a body reads a value from outside."""
-    is_own = name in program.maker or any(name == i.name for i in program.graph.input)
-    return program.is_body and not is_own and not program.is_constant(name)
+    return name in program.given.difference(i.name for i in program.graph.input)
 
 
-def _is_one(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
-    """Return whether a value of A equals a value of B according to the files; `by_name`: by name and in the cases."""
+def _is_one(walk: Walk, mine: str, theirs: str) -> bool:
+    """Return whether a value of A equals a value of B according to the files."""
     given = [name not in p.maker and not p.is_constant(name) for p, name in ((walk.a, mine), (walk.b, theirs))]
     if any(given):
-        return all(given) and _are_one_input(walk, mine, theirs, by_name=by_name)
-    if by_name:
-        return theirs in walk.agreed and walk.pairs.of.get(theirs) == mine
+        return all(given) and _are_one_input(walk, mine, theirs)
     return walk.sameness.are_made_alike(mine, theirs)
 
 
-def _are_one_input(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
+def _are_one_input(walk: Walk, mine: str, theirs: str) -> bool:
     """Return whether two names are the same input of the models, or of bodies with equal operands."""
     if walk.enclosing is None:
         return mine == theirs
-    places = [[i.name for i in p.graph.input] for p in (walk.a, walk.b)]
-    k = _place(mine, places[0])
-    if len(places[0]) != len(places[1]) or k is None or k != _place(theirs, places[1]):
+    inputs, others = ([i.name for i in p.graph.input] for p in (walk.a, walk.b))
+    if len(inputs) != len(others) or dict(zip(inputs, others)).get(mine) != theirs:
         return False
-    x, y = walk.enclosing.nodes
+    k, (x, y) = inputs.index(mine), walk.enclosing.nodes
     if x.op_type == "Loop" and k < 2:
         return True
     is_given = min(len(x.input), len(y.input)) > k
-    return is_given and asks_alike(walk.enclosing.outer, x.input[k], y.input[k], by_name=by_name) is True
-
-
-def _place(name: str, names: list[str]) -> int | None:
-    return names.index(name) if name in names else None
+    return is_given and asks_alike(walk.enclosing.outer, x.input[k], y.input[k]) is True
 
 
 # -- counterparts -----------------------------------------------------------------------------------------
@@ -216,10 +205,11 @@ def _asks(outer: Walk, nodes: Nodes) -> tuple[bool | None, bool]:
     asks = asks_alike(outer, mine, theirs)
     if asks is not None:
         return asks, True
-    asks = asks_alike(outer, mine, theirs, by_name=True)
-    if asks is None and outer.pairs.by_original.keys().isdisjoint(nodes[0].output):  # a single If of B replaces several
-        asks = agree(outer, mine, theirs)
-    return asks, False
+    (x, is_so), (y, is_theirs_so) = asked(outer.a, mine), asked(outer.b, theirs)
+    if y in outer.agreed and outer.pairs.of.get(y, y) == x:
+        return is_so is is_theirs_so, False
+    is_single = outer.pairs.by_original.keys().isdisjoint(nodes[0].output)  # a single If of B replaces several
+    return agree(outer, mine, theirs) if is_single else None, False
 
 
 def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Iterator[Counterpart]:

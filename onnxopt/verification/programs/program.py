@@ -42,8 +42,10 @@ class Program:
         # Initializers by name, including overridden defaults.
         self.constants: dict[str, TensorProto] = {t.name: t for t in self.graph.initializer[:]}
         self.given = {i.name for i in self.graph.input}  # names fed: inputs of the graph, and values captured by a body
-        if outer is not None:
-            self._capture(outer)
+        if outer is not None:  # values captured by a body: results are fed, constants are known
+            taken = set(captured(self.graph))
+            self.given |= {name for name in taken if not outer.is_constant(name)}
+            self.constants = {name: t for name, t in outer.constants.items() if name in taken} | self.constants
         else:  # a default not fed is a constant
             self.given = {name for name in self.given if name not in self.constants or name in fed}
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
@@ -55,12 +57,6 @@ class Program:
         self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output[:] if o}  # index of the node, by value
         self.outputs = [o.name for o in self.graph.output]
         self.impossible: dict[tuple[int, str], bool] = {}  # by (node, branch): whether the branch cannot be taken
-
-    def _capture(self, outer: Program) -> None:
-        """Add the values captured by a body: results are fed, constants are known."""
-        taken = set(captured(self.graph))
-        self.given |= {name for name in taken if not outer.is_constant(name)}
-        self.constants = {name: t for name, t in outer.constants.items() if name in taken} | self.constants
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
@@ -213,12 +209,6 @@ class Program:
         """Index of the last reader by value; the number of nodes for outputs."""
         found = {r: i for i, reads in enumerate(self.reads) for r in reads}
         return found | dict.fromkeys(self.outputs, len(self.nodes))
-
-    @cached_property
-    def weights(self) -> list[int]:
-        """Bytes of initializers read, by node."""
-        size, constants = self.skeleton.size, self.constants
-        return [sum(size(constants[r]) for r in reads if r in constants) for reads in self.reads]
 
     def made(self, nodes: Iterable[int]) -> list[str]:
         """Return the values made by `nodes`."""

@@ -30,7 +30,7 @@ def segments(program: Program, weights: int, most: Callable[[], int] = lambda: N
     run: list[int] = []
     size = 0
     for i in range(len(program.nodes)):
-        own = program.weights[i]
+        own = program.weight([i])
         if not run:
             nodes = most()
         elif len(run) >= nodes or size + own > weights:
