@@ -25,6 +25,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]> g (float x, boo
         ("c = Greater (x, x)", ("c", True)),
         ("g = Greater (x, x) c = Not (g)", ("g", False)),
         ("c = And (b, b)", ("c", True)),
+        ("c = Constant <value = bool {1}> ()", ("c", True)),
         # A Cast of a number to boolean asks the number.
         ("c = Cast <to = 9> (x)", ("x", True)),
         ("n = Neg (x) c = Cast <to = 9> (n)", ("n", True)),

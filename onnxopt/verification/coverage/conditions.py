@@ -86,8 +86,9 @@ def said(program: Program, name: str, truth: bool) -> dict[str, bool]:
 
 def _keeps_truth(program: Program, node: NodeProto) -> bool:
     """Return whether a node casts to booleans, or booleans to zeros and ones, as some exporters do."""
-    to = int_of(node, "to") if node.op_type == "Cast" else _STRING
-    operand = program.ranges.get(node.input[0], ANY)
+    if node.op_type != "Cast":
+        return False
+    to, operand = int_of(node, "to"), program.ranges.get(node.input[0], ANY)
     return to == _BOOL or (to != _STRING and operand.integer and operand.low >= 0 and operand.high <= 1)
 
 
