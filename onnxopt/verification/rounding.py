@@ -295,6 +295,17 @@ def _mask(a: Any, span: float) -> tuple[Any, float]:
     return (found, rest) if is_mask else (None, span)
 
 
+def unexplained(
+    differences: Sequence[Difference], noise: Sequence[Difference], share: float, times: float = NOISE
+) -> list[int]:
+    """Return the cases with a difference beyond `share` of the range and beyond `times` the noise.
+
+    noise: by case; () if unknown.
+    """
+    every = zip(differences, noise or [Difference()] * len(differences))
+    return [i for i, (d, n) in enumerate(every) if not (d.within(share) or d.explained(n, times))]
+
+
 def noisier(x: Difference, y: Difference) -> Difference:
     """Return the worse of two noise samples, for all numbers and outside a mask."""
     every = [d.beside for d in (x, y) if d.beside is not None]

@@ -35,7 +35,6 @@ from onnxopt.verification.coverage.probe import (
     differs,
     elsewhere,
     equals,
-    explains,
     filled,
     grossly,
     near,
@@ -45,6 +44,7 @@ from onnxopt.verification.inputs.windows import are_few, least_rows
 from onnxopt.verification.model.operators import DROPPING, SINKS, having
 from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.pieces.outcome import Fault
+from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.records import AND
@@ -284,7 +284,8 @@ def _measure(walk: Walk, values: Sequence[str], known: dict[str, bool]) -> None:
     for v in values:
         found = walk.latest[v]
         is_number = not any(d.note for d in found)
-        known[v] = is_number and explains(walk, walk.replay, v, found, noise.get(v, []), (walk.fed, walk.fed_of_a))
+        ask = noise.get(v, ()), walk.fed, walk.fed_of_a, walk.share(v)
+        known[v] = is_number and is_rounding(walk.replay, v, found, *ask)
 
 
 def _adds_nothing(walk: Walk, value: str, known: Container[str]) -> bool:

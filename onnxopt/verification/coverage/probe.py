@@ -20,11 +20,10 @@ from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import is_stepped
 from onnxopt.verification.programs.stream import Stream
-from onnxopt.verification.rounding import Difference, Draws, are_integers, overflows
+from onnxopt.verification.rounding import Draws, are_integers, overflows
 from onnxopt.verification.run import Failed
 
 # -- samplers ---------------------------------------------------------------------------------------------
@@ -265,20 +264,4 @@ def by_noise(cone: Cone, replay: Replay) -> bool:
         return agrees
     jumps = {original: replay.unexplained(value, cone.fed, share)}
     noise = noise_of(replay.original, [original], cone.fed_of_a, walk.seed, walk.dtype, jumps)
-    return explains(walk, replay, value, differences, noise.get(original, []), (cone.fed, cone.fed_of_a))
-
-
-def explains(
-    walk: Walk,
-    replay: Replay,
-    value: str,
-    differences: Sequence[Difference],
-    noise: Sequence[Difference],
-    fed: tuple[Collection[str], Collection[str]],
-) -> bool:
-    """Return whether noise, or float64, explains a value's differences. `fed`: cutpoints of B and of A."""
-    if noise and all(d.explained(n) for d, n in zip(differences, noise)):
-        return True
-    share = walk.share(value)
-    cases = [i for i, d in enumerate(differences) if not d.within(share)]
-    return is_rounding(replay, value, cases, *fed, share)
+    return is_rounding(replay, value, differences, noise.get(original, ()), cone.fed, cone.fed_of_a, share)

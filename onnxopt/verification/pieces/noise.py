@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -21,7 +20,9 @@ from onnxopt.verification.run import Failed
 
 # -- views ------------------------------------------------------------------------------------------------
 
-_MOST_ORDERS: Final = 24
+_MAX_ORDERS: Final = 24
+_MAX_RANK: Final = 6
+_MAX_MERGED_RANK: Final = 4
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,14 @@ def views(a: list[Any], b: list[Any]) -> Iterator[View]:
     shapes, rank = tuple(y.shape for y in b), a[0].ndim
     if any(x.shape != shape for x, shape in zip(a, shapes)):
         yield View(None, shapes)
-    if rank < 2 or any(x.ndim != rank for x in a) or math.factorial(rank) > _MOST_ORDERS * 30:
+    if not 2 <= rank <= _MAX_RANK or any(x.ndim != rank for x in a):
         return
-    for axes in _orders(a, shapes):
-        yield View(axes, shapes)
-
-
-def _orders(a: list[Any], shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Return the orders of axes that give all shapes; then the rest, if few axes have a different first shape."""
-    rank = a[0].ndim
-    orders = [axes for axes in itertools.permutations(range(rank)) if axes != tuple(range(rank))]
+    orders = list(itertools.permutations(range(rank)))[1:]
     exact = [o for o in orders if all(tuple(x.shape[i] for i in o) == shape for x, shape in zip(a, shapes))]
-    rest = [o for o in orders if o not in exact] if rank <= 4 and a[0].shape != shapes[0] else []
-    return [*exact[:_MOST_ORDERS], *rest]
+    # Merged axes give further shapes.
+    rest = [o for o in orders if o not in exact] if rank <= _MAX_MERGED_RANK and a[0].shape != shapes[0] else []
+    for axes in (*exact[:_MAX_ORDERS], *rest):
+        yield View(axes, shapes)
 
 
 def _can_be_viewed(a: Any, b: Any) -> bool:

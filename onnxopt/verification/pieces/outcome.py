@@ -121,9 +121,9 @@ class Faults:
 
         Empty once enough faults are found.
         """
-        replay = self._replay
-        beyond = [v for v in blocked if worst(latest[v]).note and replay.beyond(v) is not None]
-        beyond = beyond or [v for v in blocked if replay.too_small(v) is not None]
+        unfit = {v: found[0] for v in blocked if (found := self._replay.unfit(v))}
+        beyond = [v for v, note in unfit.items() if note == OVERFLOWS and worst(latest[v]).note]
+        beyond = beyond or [v for v, note in unfit.items() if note == TOO_SMALL]
         is_full = sum(not fault.beyond for fault in self.found) >= _MAX_FAULTS
         return beyond or ([] if is_full else blocked[:1])
 
@@ -133,21 +133,20 @@ class Faults:
         fed: cutpoints of B; fed_of_a: their names in A; latest: differences by case.
         """
         original, nodes = self._replay.pairs.of[value], self._b.cone([value], fed)
-        over, small = self._replay.beyond(value), self._replay.too_small(value)
-        case = small if over is None else over
-        is_beyond = case is not None
-        found = worst(latest) if case is None else Difference(note=TOO_SMALL if over is None else OVERFLOWS)
-        case = latest.index(found) if case is None else case
-        its, shape = self._a.cone([original], fed_of_a), np.shape(self._replay.mine(value)[case])
-        fault = Fault(value, found, case, self._b.entries(nodes, fed), its, nodes, shape, is_beyond)
-        self.found.append(fault)
-        if is_beyond:
+        if unfit := self._replay.unfit(value):
+            found, case = Difference(note=unfit[0]), unfit[1]
             self.beyond.add(value)
+        else:
+            found = worst(latest)
+            case = latest.index(found)
+        its, shape = self._a.cone([original], fed_of_a), np.shape(self._replay.mine(value)[case])
+        fault = Fault(value, found, case, self._b.entries(nodes, fed), its, nodes, shape, value in self.beyond)
+        self.found.append(fault)
         return fault
 
     def follow(self, value: str, fed: set[str]) -> bool:
         """Return whether a value agrees only because a too large operand was fed as the largest number."""
-        if not self.beyond or self._replay.beyond(value) is None:
+        if not self.beyond or (self._replay.unfit(value) or ("",))[0] != OVERFLOWS:
             return False
         return not self.beyond.isdisjoint(self._b.entries(self._b.cone([value], fed), fed))
 

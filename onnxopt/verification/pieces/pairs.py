@@ -98,8 +98,7 @@ class Sameness:
         self._fed = frozenset(fed)
         self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
         self._views = views
-        self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator: value numbers of operands
-        self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator and operands: nodes of B
+        self._reads: dict[str, tuple[Numbers, Numbers, dict[tuple[int, ...], list[int]]]] = {}  # by operator
         imports = pairs.a.skeleton.imports | pairs.b.skeleton.imports
         several = {d for d, n in Counter(domain for domain, _ in imports).items() if n > 1}
         self.a, self.b = (ValueNumbering(p, self._table, several) for p in (pairs.a, pairs.b))
@@ -145,18 +144,14 @@ class Sameness:
 
     def reading_alike(self, i: int) -> list[int]:
         """Return B's nodes with the operator and the operands of A's node `i`."""
-        a, b = self._pairs.a, self._pairs.b
-        operator = a.nodes[i].op_type
-        mine, theirs = self._read(operator)
-        if operator not in self._readers:
-            found = self._readers[operator] = dict[tuple[int, ...], list[int]]()
-            for j in b.places.get(operator, ()):
-                found.setdefault(_operands(b.nodes[j], theirs), []).append(j)
-        return self._readers[operator].get(_operands(a.nodes[i], mine), [])
+        node = self._pairs.a.nodes[i]
+        mine, _, readers = self._read(node.op_type)
+        return readers.get(_operands(node, mine), [])
 
     def reads_alike(self, i: int, j: int, k: int) -> bool:
         """Return whether operand `k` is equal in A's node `i` and B's node `j`, of equal operators."""
-        (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
+        x, y = self._pairs.a.nodes[i], self._pairs.b.nodes[j]
+        mine, theirs, _ = self._read(x.op_type)
         return [mine[name] for name in x.input[k : k + 1]] == [theirs[name] for name in y.input[k : k + 1]]
 
     def alike(self, i: int, j: int) -> dict[str, bool]:
@@ -164,44 +159,44 @@ class Sameness:
 
         Empty if operators or operands differ.
         """
-        (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
-        if x.op_type != y.op_type or _operands(x, mine) != _operands(y, theirs):
+        if j not in self.reading_alike(i):
             return {}
-        other = bodies(y)
+        x, y = self._pairs.a.nodes[i], self._pairs.b.nodes[j]
+        (mine, theirs, _), other = self._read(x.op_type), bodies(y)
         return {
             name: name in other and self.a.body(graph, mine) == self.b.body(other[name], theirs)
             for name, graph in bodies(x).items()
         }
 
-    def _nodes(self, i: int, j: int) -> tuple[NodeProto, NodeProto]:
-        return self._pairs.a.nodes[i], self._pairs.b.nodes[j]
-
-    def _read(self, operator: str) -> tuple[Numbers, Numbers]:
-        """Return the value numbers of operands of an operator's nodes, in A and B."""
+    def _read(self, operator: str) -> tuple[Numbers, Numbers, dict[tuple[int, ...], list[int]]]:
+        """Return (numbers of operands of an operator's nodes in A, in B, nodes of B by operands)."""
         if operator not in self._reads:
-            self._reads[operator] = mine, theirs = self._begin()
+            b, (mine, theirs) = self._pairs.b, self._begin()
             self.a.read(operator, mine, self._fed_of_a)
             self.b.read(operator, theirs, self._fed)
+            readers: dict[tuple[int, ...], list[int]] = {}
+            for j in b.places.get(operator, ()):
+                readers.setdefault(_operands(b.nodes[j], theirs), []).append(j)
+            self._reads[operator] = mine, theirs, readers
         return self._reads[operator]
 
     def _begin(self) -> tuple[Numbers, Numbers]:
-        pairs = self._pairs
+        """Return the value numbers of values made by no node, of A and of B."""
+        return _Begun(self._of_a, self._table), _Begun(self._of_b, self._table)
 
-        def of_a(name: str) -> Hashable:
-            return self.a.constant(name) if pairs.a.is_constant(name) else ("value", name)
+    def _of_a(self, name: str) -> Hashable:
+        return self.a.constant(name) if self._pairs.a.is_constant(name) else ("value", name)
 
-        def of_b(name: str) -> Hashable:
-            if pairs.b.is_constant(name):
-                return self.b.constant(name)
-            if name not in self._fed or name in self._views:
-                return "other", name
-            return "value", pairs.of.get(name, name)
-
-        return _Begun(of_a, self._table), _Begun(of_b, self._table)
+    def _of_b(self, name: str) -> Hashable:
+        if self._pairs.b.is_constant(name):
+            return self.b.constant(name)
+        if name not in self._fed or name in self._views:
+            return "other", name
+        return "value", self._pairs.of.get(name, name)
 
 
 class _Begun(dict[str, int]):
-    """Value numbers of values made by no node, computed on demand."""
+    """Value numbers computed on demand. `of`: keys of values in the table."""
 
     def __init__(self, of: Callable[[str], Hashable], table: dict[Hashable, int]) -> None:
         self._of, self._table = of, table

@@ -9,7 +9,7 @@ from typing import Final
 from onnx import NodeProto
 
 from onnxopt.proto.element_types import BY_NAME, TYPES
-from onnxopt.verification.model.nodes import domain_of
+from onnxopt.verification.model.nodes import domain_of, inside
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.programs.program import Program, bodies
@@ -35,7 +35,8 @@ def is_single(program: Program) -> bool:
     """Return whether all floats computed in a main graph are float32, so types need not be observed."""
     if any(not domain_of(f.domain) for f in program.skeleton.proto.functions):  # may be called like standard operators
         return False
-    if _takes_others(program):
+    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
+    if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
         return False
     others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
     others |= {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
@@ -47,33 +48,20 @@ def is_single(program: Program) -> bool:
     return True
 
 
-def _takes_others(program: Program) -> bool:
-    """Return whether an input is no tensor, or has floats of a different type."""
-    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
-    return any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds)
-
-
 def _makes_others(node: NodeProto) -> bool:
     """Return whether a node may make floats of a type different from its operands'.
 
     Either an attribute gives a type, or the operator is custom.
     """
-    if domain_of(node.domain):
-        return True
-    for a in node.attribute[:]:
-        kind = a.type
-        if kind == a.INT:
-            if a.i in _OTHERS and a.name != "group":
-                return True
-        elif kind == a.TENSOR:
-            if a.t.data_type in _OTHERS:
-                return True
-        elif kind == a.GRAPH:
-            body = a.g
-            if any(t.data_type in _OTHERS for t in body.initializer[:]) or any(map(_makes_others, body.node[:])):
-                return True
-        elif kind in (a.SPARSE_TENSOR, a.TYPE_PROTO):
+    for n in inside([node]):
+        if domain_of(n.domain):
             return True
+        for a in n.attribute[:]:
+            if a.type in (a.SPARSE_TENSOR, a.TYPE_PROTO) or (a.type == a.INT and a.name != "group" and a.i in _OTHERS):
+                return True
+            tensors = (a.t,) if a.type == a.TENSOR else a.g.initializer[:] if a.type == a.GRAPH else ()
+            if any(t.data_type in _OTHERS for t in tensors):
+                return True
     return False
 
 

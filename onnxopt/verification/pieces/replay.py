@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from onnxopt.verification.pieces.noise import Channels, Jumps, Unexplained, View
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.runner import Opened, Runner, is_stepped
+from onnxopt.verification.programs.runner import Runner, Values, is_stepped
 from onnxopt.verification.programs.stream import Stream
 from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, are_integers, difference
 from onnxopt.verification.run import Failed
@@ -99,24 +99,18 @@ class Replay:
         """Return whether B holds a value in the narrower type, and A in float32."""
         return value in self.held and self.kind(value) == "tensor(float)"
 
-    def beyond(self, value: str) -> int | None:
-        """Return the first case with A's numbers overflowing the narrower type of B's value, else None."""
-        return self._first_case(value, is_beyond)
+    def unfit(self, value: str) -> tuple[str, int] | None:
+        """Return (note, first case) with numbers of A that the narrower type of B's value cannot hold, else None.
 
-    def too_small(self, value: str) -> int | None:
-        """Return the first case with all of A's numbers too small for full precision in the narrower type.
-
-        None without such a case.
+        Numbers are too large, or all are too small for full precision.
         """
-        return self._first_case(value, is_too_small)
-
-    def _first_case(self, value: str, is_one: Callable[[Any, str], bool]) -> int | None:
         if not self.is_narrow(value):  # or is widened by a Cast
             i = self.program.maker.get(value)
             node = self.program.nodes[i] if i is not None else None
             if node is None or node.op_type != "Cast" or node.input[0] not in self.held:
                 return None
-        return next((i for i, mine in enumerate(self.mine(value)) if is_one(mine, self.dtype)), None)
+        kinds, mine = ((OVERFLOWS, is_beyond), (TOO_SMALL, is_too_small)), self.mine(value)
+        return next(((note, i) for note, is_one in kinds for i, x in enumerate(mine) if is_one(x, self.dtype)), None)
 
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """Return B's values computed from A's values of `fed`, by case. Raises Failed; Refused for missing kernels."""
@@ -125,26 +119,23 @@ class Replay:
         narrow = {r for r in types if self.is_narrow(r)}
         int32 = self.pairs.int32.intersection(types)
         held = {r: self.held[r] for r in narrow} | dict.fromkeys(int32, "tensor(int32)")
-        opened = self._open(nodes, types | held, wanted)
-        found: dict[str, list[Any]] = {v: [] for v in wanted}
         given = {r: self.mine(r) for r in types}
-        for i in range(len(self.original.values)):
-            feeds = {r: self.views[r](v[i], i) if r in self.views else v[i] for r, v in given.items()}
-            feeds |= {r: narrowed(feeds[r], self.dtype) for r in narrow} | {r: as_int32(r, feeds[r]) for r in int32}
-            for name, value in opened.run(feeds).items():
-                found[name].append(value)
-        if self.held:
-            self._against.update(self._rounded(wanted, fed) if narrow else {v: self.mine(v) for v in wanted})
-        return found
 
-    def _open(self, nodes: Sequence[int], fed: Mapping[str, str], wanted: Sequence[str]) -> Opened:
+        def feeds(case: int) -> Values:
+            values = {r: self.views[r](v[case], case) if r in self.views else v[case] for r, v in given.items()}
+            values |= {r: narrowed(values[r], self.dtype) for r in narrow}
+            return values | {r: as_int32(r, values[r]) for r in int32}
+
         try:
-            return self.runner.open(nodes, fed, wanted)
+            found = _results(self.runner, nodes, types | held, wanted, map(feeds, range(len(self.original.values))))
         except Failed as e:
             # The file was not loaded as a whole, so nobody reported the missing kernel.
             if self.held and (why := missing(str(e))):
                 raise Refused(why) from e
             raise
+        if self.held:
+            self._against.update(self._rounded(wanted, fed) if narrow else {v: self.mine(v) for v in wanted})
+        return found
 
     def forget(self, pending: Collection[str]) -> None:
         """Release expected values except of `pending`."""
@@ -155,21 +146,19 @@ class Replay:
         of, original = self.pairs.of, self.original
         program = original.runner.program
         rounded = {of.get(r, r) for r in fed if self.is_narrow(r)}
-        cuts = {of.get(r, r) for r in fed}
-        nodes = program.cone([of[v] for v in wanted], cuts)
+        cuts, asked = {of.get(r, r) for r in fed}, [of[v] for v in wanted]
+        nodes = program.cone(asked, cuts)
         types = {r: original.types[r] for i in nodes for r in program.reads[i] if r in cuts}
-        found: dict[str, list[Any]] = {v: [] for v in wanted}
+
+        def value(known: Values, name: str) -> Any:
+            return np.asarray(narrowed(known[name], self.dtype), np.float32) if name in rounded else known[name]
+
         try:
-            opened = original.runner.open(nodes, types, [of[v] for v in wanted])
-            for known in original.values:
-                feeds = {r: known[r] for r in types}
-                feeds |= {r: np.asarray(narrowed(known[r], self.dtype), np.float32) for r in rounded & types.keys()}
-                results = opened.run(feeds)
-                for v in wanted:
-                    found[v].append(results[of[v]])
+            feeds = ({r: value(known, r) for r in types} for known in original.values)
+            found = _results(original.runner, nodes, types, asked, feeds)
         except (Failed, KeyError):  # inputs rejected, or released
             return {v: self.mine(v) for v in wanted}
-        return found
+        return {v: found[of[v]] for v in wanted}
 
     def run_each(self, wanted: Sequence[str], fed: Collection[str], failed: dict[str, Failed] | None = None) -> Found:
         """Return B's values, or Failed for each value that cannot be computed.
@@ -177,20 +166,15 @@ class Replay:
         wanted: in B's order; failed: values known to fail. Values behind a value that fails are not run.
         """
         failed = {} if failed is None else failed
-        open_ = [value for value in wanted if value not in failed]
+        open_, known = [v for v in wanted if v not in failed], {v: failed[v] for v in wanted if v in failed}
         try:
-            return {value: failed[value] for value in wanted if value in failed} | (
-                self.run(open_, fed) if open_ else {}
-            )
+            return {**known, **(self.run(open_, fed) if open_ else {})}
         except Failed as e:
             if len(open_) == 1:
-                why, behind = (
-                    Failed(*e.args),
-                    set(open_) - set(fed),
-                )  # a traceback would keep sessions and weights alive
-                behind |= self.program.behind(behind, fed, len(self.program.nodes) - 1)
-                failed |= dict.fromkeys((*open_, *behind), why)
-                return {value: failed[value] for value in wanted}
+                behind = self.program.behind(set(open_) - set(fed), fed, len(self.program.nodes) - 1)
+                # A traceback would keep sessions and weights alive.
+                failed |= dict.fromkeys((*open_, *behind), Failed(*e.args))
+                return {v: failed[v] for v in wanted}
         half = len(wanted) // 2
         return self.run_each(wanted[:half], fed, failed) | self.run_each(wanted[half:], fed, failed)
 
@@ -282,6 +266,18 @@ class Replay:
     def _may_shake(self, value: str) -> bool:
         """Return whether noise perturbs the type's own last bits. bfloat16 is carried in float32."""
         return bool(self.dtype) or "bfloat16" not in self.kind(value)
+
+
+def _results(
+    runner: Runner, nodes: Sequence[int], types: Mapping[str, str], wanted: Sequence[str], feeds: Iterable[Values]
+) -> dict[str, list[Any]]:
+    """Return the wanted values by case. `types`, `feeds`: of the values read. Raises Failed."""
+    opened = runner.open(nodes, types, wanted)
+    found: dict[str, list[Any]] = {v: [] for v in wanted}
+    for values in feeds:
+        for name, value in opened.run(values).items():
+            found[name].append(value)
+    return found
 
 
 def _noted(differences: Iterable[Difference], notes: Iterable[str]) -> list[Difference]:

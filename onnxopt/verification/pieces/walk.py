@@ -10,6 +10,7 @@ An equal node with only cutpoints as operands agrees without a run.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import VALUES, Stream
 from onnxopt.verification.records import Pieces
-from onnxopt.verification.rounding import NOISE, Difference, worst
+from onnxopt.verification.rounding import NOISE, Difference, unexplained, worst
 from onnxopt.verification.run import Failed
 
 _OPEN: Final = 30_000  # nodes of B behind disagreeing values, before a fault is reported
@@ -274,7 +275,8 @@ class Walk:
         """
         outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs]
         found = self._read_by_agreeing(outputs if last else [])
-        over = [v for v in self.pending if self._overflows(v)]
+        # Nothing compensates an overflow, or lost digits.
+        over = [v for v in self.pending if any(d.note.endswith("the narrower type") for d in self.latest.get(v, ()))]
         if over or not found:
             return over
         known = self.original.values[0]
@@ -294,11 +296,6 @@ class Walk:
                 found.update(pending.intersection(seen.entries))
         return found
 
-    def _overflows(self, value: str) -> bool:
-        """Return whether a value is infinite or NaN only in the narrower type: nothing compensates an overflow."""
-        found = self.latest.get(value, ()) if self.held and self.replay.is_narrow(value) else ()
-        return any(d.note.endswith("the narrower type") for d in found)
-
     def _accept_as_noise(self, blocked: Sequence[str]) -> bool:
         """Accept values explained by rounding as cutpoints. Returns whether any were accepted.
 
@@ -313,21 +310,21 @@ class Walk:
         rounded = [v for v in blocked if found_paths[v].depth > 0 and not any(d.note for d in self.latest[v])]
         rest = [v for v in rounded if v != first and worst(self.latest[v]).relative <= little and not self._hides(v)]
         noise = self.noise([first]) if first in rounded else {}  # the smallest piece, most often explained
-        heard = [first] if self._is_explained(first, noise, NOISE) else []
+        heard = [v for v in noise if not unexplained(self.latest[v], noise[v], self.share(v))]
         if not heard:
             noise |= self.noise(rest, _MERE)
-            heard = [v for v in rest if self._is_explained(v, noise, _MERE)]
+            heard = [v for v in rest if not unexplained(self.latest[v], noise.get(v, ()), self.share(v), _MERE)]
         self.pieces.noisy += len(heard)
-        if not heard:
+        if not heard:  # last bits of entries do not reveal the loss in a cancelling sum
             some = [v for v in rounded if v == first or v in rest][:_PRECISE]
-            precise = (v for v in some if self._is_rounding(v, noise, found_paths[v].share))
-            heard = [v for v in (next(precise, None),) if v is not None]
+            exact = (v for v in some if self._is_rounding(v, noise.get(v, ())))
+            heard = list(itertools.islice(exact, 1))
         self._cut_all(heard)
         return bool(heard)
 
-    def _is_explained(self, value: str, noise: Mapping[str, Sequence[Difference]], times: float) -> bool:
-        """Return whether `times` the noise explains a difference."""
-        return value in noise and all(d.explained(n, times) for d, n in zip(self.latest[value], noise[value]))
+    def _is_rounding(self, value: str, noise: Sequence[Difference]) -> bool:
+        ask = self.fed, self.fed_of_a, self.share(value)
+        return is_rounding(self.replay, value, self.latest[value], noise, *ask)
 
     @property
     def agreed(self) -> set[str]:
@@ -368,17 +365,6 @@ class Walk:
 
         found = noise_of(self.original, [of[v] for v in wanted], self.fed_of_a, self.seed, self.dtype, left, explains)
         return {v: found[of[v]] for v in wanted if of[v] in found}
-
-    def _is_rounding(self, value: str, noise: Mapping[str, list[Difference]], share: float) -> bool:
-        """Return whether a difference unexplained by noise disappears in float64.
-
-        Last bits of entries do not reveal the loss in a cancelling sum.
-        """
-        every = noise.get(value) or [Difference()] * len(self.latest[value])
-        cases = [
-            i for i, (d, n) in enumerate(zip(self.latest[value], every)) if not (d.within(share) or d.explained(n))
-        ]
-        return is_rounding(self.replay, value, cases, self.fed, self.fed_of_a, share)
 
     def _report_fault(self, blocked: Sequence[str]) -> bool:
         """Report blocking values as faults, and continue behind them with A's values. Returns False if none."""
