@@ -25,7 +25,7 @@ from onnxopt.runtime import folder_for, onnxruntime, path_for
 from onnxopt.verification import library_files
 from onnxopt.verification.comparison import check_interface, read
 from onnxopt.verification.inputs.cases import Recipe
-from onnxopt.verification.inputs.feeding import Data, bound_dims, feed, read_array
+from onnxopt.verification.inputs.feeding import Data, feed, read_array
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import fix_dims, make_plan
 from onnxopt.verification.run import reason
@@ -318,7 +318,7 @@ class Runner:
         start = time.perf_counter()
         self._load(0)
         loading = time.perf_counter() - start
-        bound = bound_dims(plan, given)
+        bound = plan.bound(given)
         batch = {symbol: 1 for symbol in plan.symbols if plan.is_batch(symbol) and symbol not in bound}
         plan.fix(batch)
         choices = itertools.chain(plan.size_choices(_LATENCY_SIZES), plan.size_choices())

@@ -12,7 +12,7 @@ import numpy as np
 from onnxopt.errors import few
 from onnxopt.verification.compare import differ, evidence, is_dull
 from onnxopt.verification.inputs.cases import OWN, Recipe, sizes
-from onnxopt.verification.inputs.feeding import Data, Search, feed, fitted
+from onnxopt.verification.inputs.feeding import Data, Search, feed
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import least, products
 from onnxopt.verification.inputs.values import Case
@@ -175,7 +175,7 @@ class Original:
         """Return (case, outputs) for the first accepted inputs. Raises Refused."""
         if self._is_enough(recipe):
             raise Refused("one case of so much work is enough")
-        plan, known = fitted(self.planned, data.inputs), self.base or {}
+        plan, known = self.planned.give(data.inputs), self.base or {}
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         choices = sizes(plan, recipe, base, is_heavy=bool(plan.symbols) and self.work > _HEAVY)
         run, seed = self._runs(recipe, plan), self.options.seed

@@ -23,7 +23,7 @@ from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_NAME, element_kind
 from onnxopt.verification.inputs.cases import Recipe, Trial
 from onnxopt.verification.inputs.plan import InputSpec, Plan
-from onnxopt.verification.inputs.values import AXES, KNOWN, MODES, WIDE, Case, InputMaker, Unsupported, says_lengths
+from onnxopt.verification.inputs.values import AXES, KNOWN, MODES, WIDE, Case, InputMaker, says_lengths
 from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.worker.serving import Refused
 
@@ -147,22 +147,6 @@ def _check(spec: InputSpec, value: Any, file: Path) -> None:
     if (len(spec.shape), [*value.shape]) != (value.ndim, sizes) and spec.shape != unknown:
         shape = ", ".join(map(str, spec.shape))
         raise UsageError(f"{file}: input `{spec.name}` takes shape [{shape}], not {list(value.shape)}", "reshape it")
-
-
-def bound_dims(plan: Plan, inputs: dict[str, Any]) -> dict[str, int]:
-    """Return the sizes of dynamic dims fixed by given values."""
-    sizes: dict[str, int] = {}
-    for spec in plan.inputs:
-        value = inputs.get(spec.name)
-        if isinstance(value, np.ndarray) and len(value.shape) == len(spec.shape):
-            sizes.update((d, size) for d, size in zip(spec.shape, value.shape) if isinstance(d, str))
-    return sizes
-
-
-def fitted(plan: Plan, inputs: dict[str, Any]) -> Plan:
-    """Return the plan with these inputs given, and their sizes fixed."""
-    shapes = {name: getattr(value, "shape", ()) for name, value in inputs.items()}
-    return plan.give(shapes, bound_dims(plan, inputs)) if inputs else plan
 
 
 # -- onnx test data --------------------------------------------------------------------------------------
@@ -298,7 +282,7 @@ def feed(
     large = 0  # least bytes of a rejected size
     least = 0  # least bytes tried
     maker = InputMaker(plan, data.inputs, seed)
-    bound = bound_dims(plan, data.inputs)
+    bound = plan.bound(data.inputs)
     ways = (True, False) if recipe.is_daring(plan) else (False,)
     tried: list[tuple[dict[str, int], Sequence[str]]] = []
     for choice, some in _in_order(choices, _modes(plan, recipe), plan, recipe):
@@ -317,11 +301,7 @@ def feed(
             if why and search.ended:
                 raise Refused(f"{label} does not take it: {why}; no others were tried{search.why}")
             began = search.begin()
-            try:
-                case = maker.fill(recipe, dims, mode, daring=daring)
-            except Unsupported as e:
-                raise Refused(str(e)) from e
-            case.feeds |= {name: value for name, value in data.inputs.items() if name not in case.feeds}
+            case = maker.fill(recipe, dims, mode, daring=daring)
             try:
                 made = run(case.feeds)
                 search.taken = True
@@ -356,12 +336,10 @@ def _in_order(
     may select a part that accepts anything, or does nothing.
     """
     decide = any(i.compared and all(d == 1 for d in i.shape) for i in plan.inputs)
-    if not (decide and recipe.drawn and modes[: len(MODES)] == MODES):
-        yield from ((choice, modes) for choice in choices)
-        return
-    first, again = itertools.tee(choices)
-    yield from ((choice, modes[:1]) for choice in first)
-    yield from ((choice, modes[1:]) for choice in again)
+    is_first = decide and recipe.drawn and modes[: len(MODES)] == MODES
+    parts = (modes[:1], modes[1:]) if is_first else (modes,)
+    for some, each in zip(parts, itertools.tee(choices, len(parts))):
+        yield from ((choice, some) for choice in each)
 
 
 def _gib(size: int) -> str:

@@ -48,6 +48,10 @@ class InputSpec:
     why: str = ""  # reason that no values can be made
     int32: bool = False  # all numbers of an int64 input fit in int32
 
+    def sized(self, dims: Mapping[str, int]) -> list[int]:
+        """Return the shape for sizes of dynamic dims (default 1)."""
+        return [dims.get(d, 1) if isinstance(d, str) else d for d in self.shape]
+
     @property
     def asks(self) -> bool:
         """Whether wide values prove more than small values."""
@@ -236,14 +240,20 @@ class Plan:
 
     def elements(self, sizes: Mapping[str, int]) -> int:
         """Return the elements of all inputs for sizes of dynamic dims (default 1)."""
-        shapes = ([sizes.get(d, 1) if isinstance(d, str) else d for d in i.shape] for i in self.inputs)
-        return sum(map(math.prod, shapes))
+        return sum(math.prod(i.sized(sizes)) for i in self.inputs)
 
-    def give(self, shapes: dict[str, tuple[int, ...]], dims: dict[str, int]) -> Plan:
-        """Return the plan with inputs given and dims fixed; the remaining inputs should fit."""
+    def bound(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """Return the sizes of dynamic dims fixed by given values."""
+        given = ((i, inputs[i.name].shape) for i in self.inputs if hasattr(inputs.get(i.name), "shape"))
+        pairs = (pair for i, shape in given if len(shape) == len(i.shape) for pair in zip(i.shape, shape))
+        return {d: size for d, size in pairs if isinstance(d, str)}
+
+    def give(self, inputs: Mapping[str, Any]) -> Plan:
+        """Return the plan with these inputs given, and their sizes fixed; the remaining inputs should fit."""
+        shapes = {name: getattr(value, "shape", ()) for name, value in inputs.items()}
         plan = replace(self, inputs=[replace(i, shape=shapes.get(i.name, i.shape)) for i in self.inputs])
-        plan.fix(dims)
-        if plan.symbols:
+        plan.fix(self.bound(inputs))
+        if inputs and plan.symbols:
             plan.likely = list(plan._fitting([s for s in shapes.values() if s]))
         return plan
 

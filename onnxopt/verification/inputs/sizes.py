@@ -106,7 +106,7 @@ class Sizes(Shapes):
     def see(self, call: Call) -> None:
         node = call.node
         if node.op_type in WEIGHTS:
-            self._ask(node, call.shapes)
+            self._ask(call)
         elif node.op_type == "Slice":
             self._steps.update(map(abs, call.integers(4, "steps") or ()))
         elif node.op_type == "Gather":
@@ -124,20 +124,17 @@ class Sizes(Shapes):
                 if isinstance(d, str) and n:
                     found.setdefault(d, n)
 
-    def _ask(self, node: NodeProto, shapes: Sequence[Shape | None]) -> None:
+    def _ask(self, call: Call) -> None:
         """Record the size required by a weight."""
-        at, mine, theirs = WEIGHTS[node.op_type]
-        dims, weight = shapes[0], shapes[at] if len(shapes) > at else None
+        at, mine, theirs = WEIGHTS[call.node.op_type]
+        dims, weight = call.shapes[0], call.shapes[at] if len(call.shapes) > at else None
         if dims is None or weight is None:
             return
-        says = {a.name: a for a in node.attribute}
-        if node.op_type == "Gemm":
-            turned, theirs = (int(name in says and says[name].i != 0) for name in ("transA", "transB"))
-            mine = 1 - turned
+        if call.node.op_type == "Gemm":
+            mine, theirs = int(not call.number("transA")), int(bool(call.number("transB")))
         if -len(weight) <= theirs < len(weight) and -len(dims) <= mine < len(dims):
-            groups = says["group"].i if "group" in says and theirs == 1 else 1
-            size = weight[theirs]
-            symbol = dims[mine]
+            groups = call.number("group") or 1 if theirs == 1 else 1
+            symbol, size = dims[mine], weight[theirs]
             if isinstance(size, int) and size > 0 and isinstance(symbol, str):  # else unknown
                 self.required.setdefault(symbol, size * groups)
 

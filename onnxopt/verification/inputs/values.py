@@ -15,6 +15,7 @@ from onnxopt.verification.inputs.cases import Recipe, turned_flags
 from onnxopt.verification.inputs.plan import LARGE_SIZE, InputSpec, Plan
 from onnxopt.verification.inputs.uses import INDEX, SIZE
 from onnxopt.verification.rounding import Draws
+from onnxopt.worker.serving import Refused
 
 # -- wide numbers, and numbers around breakpoints ---------------------------------------------------------
 
@@ -143,10 +144,6 @@ _LENGTHS: Final = ("int32", "int64")
 _STEP: Final = 3  # each sequence is shorter by a third of the longest
 
 
-class Unsupported(Exception):
-    """An input of a type without values."""
-
-
 @dataclass(eq=False, repr=False)
 class Case:
     """Values for a run."""
@@ -158,7 +155,7 @@ class Case:
 
 @dataclass(eq=False, repr=False)
 class InputMaker:
-    """Makes feeds for the inputs of `plan`; `given` values are used unchanged. Raises Unsupported."""
+    """Makes feeds for the inputs of `plan`; `given` values are used unchanged. Raises Refused."""
 
     plan: Plan
     given: dict[str, Any]
@@ -171,36 +168,34 @@ class InputMaker:
         """
         rng = Draws(self.seed, _STREAMS.get(recipe.values, 0))
         most = _longest(self.plan, dims, mode)
-        case = Case(recipe.name, dims)
+        case = Case(recipe.name, dims, dict(self.given))
         turned = turned_flags(recipe, self.plan, self.given) if recipe.flags else ()
-        for i in self.plan.inputs:
-            if i.name in self.given:
-                case.feeds[i.name] = self.given[i.name]
-                continue
+        for i in self.plan.left(self.given):
             if i.why:
-                raise Unsupported(i.why)
-            shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
+                raise Refused(i.why)
+            shape = i.sized(dims)
             if most is not None and says_lengths(i):  # in descending order
                 lengths = np.maximum(1, most - np.arange(math.prod(shape)) * max(1, most // _STEP))
                 case.feeds[i.name] = lengths.reshape(shape).astype(_dtype(i.kind))
                 continue
-            spec = _bounded(i, dims)
+            rows = [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]
+            spec = replace(i, bound=min([*rows, i.bound or rows[0]])) if rows else i
             values = [_drawn(spec, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
             if i.name in turned:
                 values = [np.logical_not(v, out=v) for v in values]
             case.feeds[i.name] = values if i.sequence else values[0]
-        return self._override(case, daring) if recipe.override else case
+        if recipe.override:
+            self._override(case.feeds, daring=daring)
+        return case
 
     def bytes(self, dims: dict[str, int]) -> int:
         """Return the bytes of the inputs made; of a string, bytes of its reference."""
-        made = [i for i in self.plan.inputs if i.name not in self.given]
-        sizes = (math.prod(d if isinstance(d, int) else dims[d] for d in i.shape) for i in made)
-        return sum(n * _dtype(i.kind or "string").itemsize * (3 if i.sequence else 1) for n, i in zip(sizes, made))
+        items = ((i, _dtype(i.kind or "string").itemsize) for i in self.plan.left(self.given))
+        return sum(math.prod(i.sized(dims)) * size * (3 if i.sequence else 1) for i, size in items)
 
-    def _override(self, case: Case, daring: bool) -> Case:
-        """Return the case with changed overridable initializers: floats, with `daring` all."""
+    def _override(self, feeds: dict[str, Any], *, daring: bool) -> None:
+        """Change overridable initializers: floats, with `daring` all."""
         rng = Draws(self.seed, 99)
-        feeds = dict(case.feeds)
         for initializer, value in self.plan.overridable.items():
             if element_kind(value) == "f":
                 other = 0.9 + 0.2 * rng.uniform(value.shape)
@@ -209,7 +204,6 @@ class InputMaker:
                 feeds[initializer] = ~value
             elif daring and element_kind(value) in "iu":
                 feeds[initializer] = value + np.where(value < of(value.dtype).high, 1, -1).astype(value.dtype)
-        return Case(case.name, case.dims, feeds)
 
 
 _STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3, "another": 4, "below": 5, "above": 6}
@@ -223,9 +217,10 @@ _BYTES: Final = {t.name: (int(t.low), int(t.high) + 1) for t in TYPES if t.kind 
 def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str) -> Any:
     if i.kind == "bool":
         return rng.flags(shape) if math.prod(shape) != 1 else np.full(shape, variant % 2 == 0)
-    if i.use.mask and i.is_mask and mode == "bounded":  # a single number cannot be padded
+    is_integer = element_kind(_dtype(i.kind)) in "iu"
+    if i.is_mask and (i.use.mask or is_integer) and mode == "bounded":  # a single number cannot be padded
         return _mask(shape, "right" if variant else "ones")
-    if element_kind(_dtype(i.kind)) in "iu":
+    if is_integer:
         return _integers(i, shape, rng, variant, mode)
     if i.use.size:
         return rng.integers(1, 2 * _SMALL_SIZE >> variant, shape)
@@ -238,11 +233,6 @@ def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: st
     if mode == "ones":
         return np.ones(shape)
     high = i.bound if mode == "bounded" and i.bound else 2
-    if mode == "bounded" and "mask" in i.name.lower():
-        mask = np.ones(shape)  # never all masked, as a row without tokens is no realistic case
-        if shape and shape[-1] > 1 and variant:
-            mask[..., -1] = 0
-        return mask
     decisive = [n for n in i.compared if mode == "bounded" and 0 <= n < (i.bound or _NO_BOUND)]
     if decisive and math.prod(shape) == 1:
         return np.full(shape, decisive[variant % len(decisive)])
@@ -254,49 +244,35 @@ def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: st
     return rng.integers(*(_BYTES.get(i.kind, (0, high)) if mode == "bounded" and not i.bound else (0, high)), shape)
 
 
-def _bounded(i: InputSpec, dims: Mapping[str, int]) -> InputSpec:
-    """Return an input bounded by the sizes of the indexed axes."""
-    rows = [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]
-    return replace(i, bound=min([*rows, *([i.bound] if i.bound else [])])) if rows else i
-
-
 def _drawn(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
     """Return the tensor of an input, in any mode."""
-    is_known = mode == KNOWN
     if i.kind == "string":
-        return covering(_texts(i.use.words if is_known else (), i, recipe), shape, rng)
-    if is_known:
+        return covering(_texts(i.use.words, recipe, is_known=mode == KNOWN), shape, rng)
+    if mode == KNOWN:
         mode = "near" if recipe.wide else "bounded"
     value = np.asarray(_filled(i, shape, rng, recipe, "bounded" if mode in AXES else mode))
     value = value.astype(_dtype(i.kind), copy=False)
     return np.asarray(np.clip(value, *BY_NAME["int32"].integers)) if i.int32 else value
 
 
-def _texts(known: Sequence[str], i: InputSpec, recipe: Recipe) -> Sequence[str]:
-    if known:
-        return {"ones": known[:1], "zeros": known[-1:]}.get(recipe.values, known)
+def _texts(named: Sequence[str], recipe: Recipe, *, is_known: bool) -> Sequence[str]:
+    """Return the strings to feed. `named`: in the model; `is_known`: no others."""
+    if is_known and named:
+        return {"ones": named[:1], "zeros": named[-1:]}.get(recipe.values, named)
     strings = {"ones": ["a"], "zeros": [""], "extremes": ["", "text" * 50]}
-    return strings.get(recipe.values, [*i.use.words, "a", "b", "text"])
+    return strings.get(recipe.values, [*named, "a", "b", "text"])
 
 
 def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
     """Return the numbers of an input in a recipe."""
-    dtype = _dtype(i.kind)
-    if recipe.on_one_side and i.is_levelled:
-        return beside(i, shape, rng, mode, above=recipe.values == "above")
-    if recipe.wide and not recipe.on_one_side and not i.is_mask and (i.asks or i.kind.startswith("float")):
-        turn = int(recipe.values == "edges")
-        if is_float_type(dtype):
-            return _wide_floats(i, shape, rng, turn, mode)
-        limits = of(dtype)
-        return np.clip(_wide_integers(i, shape, rng, turn, mode, limits), limits.low, limits.high)
-    if i.is_mask and not recipe.wide and (recipe.mask or not recipe.drawn):
+    if recipe.wide:
+        return _wide(i, shape, rng, recipe, mode)
+    if i.is_mask and (recipe.mask or not recipe.drawn):
         return _mask(shape, recipe.mask or "ones")
-    if recipe.wide or recipe.drawn:
-        is_amplified = mode in WIDE and not recipe.wide and is_float_type(dtype)
-        values = _tensor(
-            i, shape, rng, int(recipe.values == "uniform"), "bounded" if recipe.wide or mode in WIDE else mode
-        )
+    dtype = _dtype(i.kind)
+    if recipe.drawn:
+        values = _tensor(i, shape, rng, int(recipe.values == "uniform"), "bounded" if mode in WIDE else mode)
+        is_amplified = mode in WIDE and is_float_type(dtype)
         return amplified(np.asarray(values).astype(dtype), rng, mode) if is_amplified else values
     if element_kind(dtype) in "iu" and mode != "bounded":
         return _integers(i, shape, rng, 0, mode)
@@ -304,6 +280,18 @@ def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: st
         return covering(_extremes(i, dtype), shape, rng)
     one = min(1, i.bound - 1) if i.bound else 1
     return np.full(shape, one if recipe.values == "ones" else 0)
+
+
+def _wide(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
+    """Return numbers beyond breakpoints, as far as an input asks for them."""
+    if recipe.on_one_side and i.is_levelled:
+        return beside(i, shape, rng, mode, above=recipe.values == "above")
+    if recipe.on_one_side or i.is_mask or not (i.asks or i.kind.startswith("float")):
+        return _tensor(i, shape, rng, 0, "bounded")
+    turn, limits = int(recipe.values == "edges"), of(_dtype(i.kind))
+    if limits.kind == "f":
+        return _wide_floats(i, shape, rng, turn, mode)
+    return np.clip(_wide_integers(i, shape, rng, turn, mode, limits), limits.low, limits.high)
 
 
 def _extremes(i: InputSpec, dtype: Any) -> Any:

@@ -171,8 +171,7 @@ def _stepped(call: Call, need: _Need) -> _Need:
 
 def _transformed(call: Call, need: _Need) -> _Need:
     step, length = (next(iter(call.integers(k, "") or ()), 0) for k in (1, 3))
-    if not length and call.is_given(2, ""):
-        length = math.prod(map(int, call.shapes[2] or (0,)))
+    length = length or math.prod(map(int, call.shapes[2] or ())) if call.is_given(2, "") else length
     return need.before(step, max(length, step) - 1) if step > 0 else need
 
 
