@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, parser
 
 from onnxopt.verification.model.decisions import changing, conditions
-from onnxopt.verification.model.operators import OPENING, OPERATORS
+from onnxopt.verification.model.operators import END, OPERATORS, SIZE, operands
 from onnxopt.verification.model.shapes import UNKNOWN, Known, shapes_of
 from tests import node_cases
 from tests.runtime import plain_session
@@ -41,7 +41,7 @@ def test_output_shapes_do_not_depend_on_elements() -> None:
         known = node.op_type in OPERATORS and "open" not in OPERATORS[node.op_type].traits
         if len(case.model.graph.node) > 1 or not known or node.domain or node.op_type == "Dropout":
             continue
-        told = {node.input[i] for i in OPENING.get(node.op_type, ()) if i < len(node.input)}
+        told = {node.input[i] for i in operands(END, SIZE).get(node.op_type, ()) if i < len(node.input)}
         other = {n: v if n in told or not isinstance(v, np.ndarray) else np.flip(v) for n, v in case.feeds.items()}
         shapes = [_shapes(case.model, feeds) for feeds in (case.feeds, other)]
         if None not in shapes:

@@ -32,7 +32,7 @@ from onnxopt.verification.model.decisions import (
     is_fixed,
     is_random_model,
 )
-from onnxopt.verification.model.nodes import int_of, operator_names, read
+from onnxopt.verification.model.nodes import int_of, operator_names
 from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS, having
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker import spare
@@ -107,7 +107,7 @@ _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 
 def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None, uses: Uses | None = None) -> Plan:
     """Return the plan of the original. array: reads initializers with data outside `proto`; uses: if known."""
-    uses = uses or Uses(read(proto.graph), proto.functions)
+    uses = uses or Uses(proto.graph, proto.functions)
     graph = uses.graph
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
     plan = Plan(names=[i.name for i in graph.input])

@@ -16,7 +16,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.uses import Uses
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import int_of, numbers, operator_names, read
+from onnxopt.verification.model.nodes import int_of, numbers, operator_names
 from onnxopt.verification.model.operators import (
     AFFINE,
     DATA,
@@ -167,7 +167,7 @@ class Side:
     @functools.cached_property
     def uses(self) -> Uses:
         """The uses of the inputs."""
-        return Uses(read(self.skeleton.proto.graph), self.skeleton.proto.functions)
+        return Uses(self.skeleton.proto.graph, self.skeleton.proto.functions)
 
     @functools.cached_property
     def limits(self) -> Limits:

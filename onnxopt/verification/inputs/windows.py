@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.verification.model.dataflow import Backward
-from onnxopt.verification.model.nodes import bodies_of, few, read
+from onnxopt.verification.model.nodes import bodies_of, few
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
 from onnxopt.verification.model.shapes import MAX_SIZES, Call, Known, shapes_of
 
@@ -290,7 +290,7 @@ def least_rows(shape: Sequence[int]) -> int:
 
 def have_few_rows(model: ModelProto, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
     """Return whether a value has few rows with the given sizes of dims in each case. Unknown dims count as 1."""
-    facts = shapes_of(read(model.graph), model.functions) if values else {}
+    facts = shapes_of(model.graph, model.functions) if values else {}
 
     def rows(name: str, known: Mapping[str, int]) -> int:
         shape = facts.get(name, Known()).shape or ()

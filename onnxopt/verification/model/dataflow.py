@@ -83,9 +83,6 @@ class Forward(_Walk[Fact]):
         """Return the facts of the inputs of a node's body."""
         return [None, *reads[1:]] if node.op_type == "Loop" else reads if node.op_type != "If" else []
 
-    def leaving(self, node: NodeProto, body: GraphProto) -> None:
-        """Called when a body has reached its final facts."""
-
     def walk(self, graph: GraphProto) -> None:
         """Analyse a graph or body."""
         self.constants.update((t.name, t) for t in graph.initializer)
@@ -133,7 +130,6 @@ class Forward(_Walk[Fact]):
             if not self.PASSES or all(self.facts.get(f) == fact for f, fact in after.items()):
                 break
             self._set(after, after.values() if k < self.PASSES else [self.TOP] * len(after))
-        self.leaving(node, body)
         return [self.facts.get(o) for o in outputs]
 
     def _call(self, function: FunctionProto, node: NodeProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:

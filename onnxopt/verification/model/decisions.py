@@ -25,14 +25,13 @@ from onnxopt.verification.model.nodes import (
     reads_of,
 )
 from onnxopt.verification.model.operators import (
-    DECIDING,
-    DRAWING,
+    END,
     GIVE_OTHERS,
     MEASURING,
-    OPENING,
+    SIZE,
     STANDARD,
-    STEPPED,
     having,
+    operands,
     operator,
 )
 
@@ -47,12 +46,14 @@ SIZES: Final = 2
 RANK: Final = 4
 TURN: Final = 8  # elements depend on the iteration of a loop
 BOTH: Final = frozenset((True, False))
+_DRAWING: Final = having("draws")
 _OF_ELEMENTS: Final = having("drawing")
+_OPENING: Final = operands(END, SIZE)  # by operator, the operands with elements that decide sizes of the result
 
 
 def draws(node: NodeProto) -> bool:
     """Return whether a node draws random numbers itself. Dropout draws only with an operand for training mode."""
-    if node.op_type not in DRAWING or node.domain not in STANDARD:
+    if node.op_type not in _DRAWING or node.domain not in STANDARD:
         return False
     return node.op_type != "Dropout" or len(node.input) > 2
 
@@ -149,7 +150,7 @@ class Changing(Forward[int]):
             return every | (SIZES | RANK if every else 0)
         if node.op_type in MEASURING:
             return (ELEMENTS if every & SIZES else 0) | (SIZES if every & RANK else 0)
-        told = _all_of(reads[k] for k in OPENING.get(node.op_type, ()) if k < len(reads))
+        told = _all_of(reads[k] for k in _OPENING.get(node.op_type, ()) if k < len(reads))
         every |= (SIZES if told & (ELEMENTS | TURN) else 0) | (RANK if told & SIZES else 0)
         # A different element of a sequence may have a different shape.
         if node.op_type == "SequenceAt" and (reads[1] or 0) & ELEMENTS:
@@ -182,13 +183,12 @@ class Changing(Forward[int]):
             self.open.add(first_of(node))
         captured = _all_of(self.facts.get(name) for name in reads_of(node))
         found = super()._bodies(node, bodies, reads)
+        ends = [o.name for body in bodies for o in body.output[:1]]
+        if node.op_type == "Loop" and _all_of(map(self.facts.get, ends)) & ELEMENTS:
+            self.turning.add(first_of(node))
         if node.op_type == "If" and not is_open:  # the result is always of the same branch
             return found
         return [captured | (SIZES | RANK) if captured else None] * len(node.output)
-
-    def leaving(self, node: NodeProto, body: GraphProto) -> None:
-        if node.op_type == "Loop" and body.output and self.facts.get(body.output[0].name, 0) & ELEMENTS:
-            self.turning.add(first_of(node))
 
 
 def _all_of(facts: Iterable[int | None]) -> int:
@@ -212,6 +212,8 @@ def _has_shape(given: ValueInfoProto) -> bool:
 
 # -- decisions --------------------------------------------------------------------------------------------
 
+_DECIDING: Final = having("jumps")
+_STEPPED: Final = having("steps")
 _FLOAT: Final = 1
 _OPEN: Final = 2
 _FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
@@ -219,10 +221,10 @@ _FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
 
 def is_decision(node: NodeProto) -> bool:
     """Return whether an operator's result is discontinuous."""
-    return node.op_type in DECIDING
+    return node.op_type in _DECIDING
 
 
-MAY_DECIDE: Final = DECIDING | {"Cast"}
+MAY_DECIDE: Final = _DECIDING | {"Cast"}
 
 
 class Deciding(Forward[int]):
@@ -250,7 +252,7 @@ class Deciding(Forward[int]):
     @property
     def steps(self) -> list[str]:
         """Return the results of decisions that are stepped floats."""
-        return [n.output[0] for n in self.nodes if n.op_type in STEPPED]
+        return [n.output[0] for n in self.nodes if n.op_type in _STEPPED]
 
     @property
     def within(self) -> list[str]:
@@ -268,7 +270,7 @@ class Deciding(Forward[int]):
         if kind in MEASURING:
             return [0] * len(node.output)
         floats = bool(every & _FLOAT) and kind not in GIVE_OTHERS
-        decides = bool(DECIDING & (self._within.get(kind) or operator_names([node])))
+        decides = bool(_DECIDING & (self._within.get(kind) or operator_names([node])))
         if kind == "Cast":
             floats = int_of(node, "to", 1) in _FLOAT_CODES
             decides = not floats

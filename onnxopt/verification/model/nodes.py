@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -84,46 +84,14 @@ def int_of(node: NodeProto, name: str, default: int = 0) -> int:
 # -- order ------------------------------------------------------------------------------------------------
 
 
-class _Node:
-    """A node with fields read from the message once, for repeated access."""
-
-    __slots__ = ("attribute", "bodies", "domain", "input", "op_type", "output", "overload")
-
-    def __init__(self, node: NodeProto) -> None:
-        self.op_type, self.domain, self.overload = node.op_type, node.domain, node.overload
-        self.input, self.output, self.attribute = node.input[:], node.output[:], node.attribute[:]
-        self.bodies = [read(body) for body in bodies_of(node)]
-
-
-class _Graph:
-    """A graph of such nodes, in topological order."""
-
-    def __init__(self, graph: GraphProto) -> None:
-        self.name, self.value_info = graph.name, graph.value_info
-        self.input, self.output = graph.input[:], graph.output[:]
-        self.initializer, self.sparse_initializer = graph.initializer[:], graph.sparse_initializer[:]
-        self.node = ordered([cast("NodeProto", _Node(n)) for n in graph.node])
-
-
-class _Ordered(list["NodeProto"]):
-    pass
-
-
-def read(graph: GraphProto) -> GraphProto:
-    """Return a read-only copy of a graph with all fields read once, for several analyses."""
-    return cast("GraphProto", _Graph(graph))
-
-
 def ordered(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
     """Return the nodes in topological order, unchanged if already sorted."""
-    if isinstance(nodes, _Ordered):
-        return nodes
     later = {o for node in nodes for o in node.output[:] if o}
     for node in nodes:
         if not later.isdisjoint(node.input[:]):
-            return _Ordered(nodes[i] for i in in_order(nodes, [list(reads_of(n)) for n in nodes]))
+            return [nodes[i] for i in in_order(nodes, [list(reads_of(n)) for n in nodes])]
         later.difference_update(node.output[:])
-    return _Ordered(nodes)
+    return nodes
 
 
 def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
@@ -169,8 +137,6 @@ def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
     """
     if node.op_type not in WITH_BODIES and not node.domain:
         return ()
-    if isinstance(node, _Node):
-        return node.bodies
     return [body for a in node.attribute[:] for body in ((a.g,) if a.HasField("g") else a.graphs)]
 
 

@@ -27,11 +27,11 @@ BOUND: Final = "bound"  # a breakpoint for the data
 #            operand), affine (adds, scales), product (sums of products with a weight), commutes (bit for bit), signed
 #            (nonnegative operands give nonnegative results), exact (never rounds; implied by moves, bends, forgets and
 #            measures), computes (takes any integers), steady (large floats test as much as small ones), forgets (the
-#            result is independent of magnitudes), close (computed within few roundings), connects (booleans), retypes,
+#            result is independent of magnitudes), close (computed within few roundings), retypes,
 #            fills (computed from sizes).
 # Shapes:    like (shape of the first operand), broadcast (of all operands), measures (numbers of a shape), open
 #            (elements of the data decide sizes), target (an operand is a shape), window (slides over axes), global
-#            (over all of them), resizes (axes), sized (float operands after the first decide sizes, or fill).
+#            (over all of them), sized (float operands after the first decide sizes, or fill).
 # Decisions: compares, rounds, jumps (at a threshold, or at ties), others (non-floats from floats), steps (stepped
 #            floats), mutual (operands are each other's bounds), ranks (positions of extreme elements), turns (negates),
 #            words (compares strings).
@@ -48,10 +48,10 @@ Flatten Transpose | | moves whole
 Dropout | data setting setting | moves whole like draws drawing
 Reshape | data size | moves whole target
 Squeeze Unsqueeze | data size | moves whole
-Slice | data end end size size | moves resizes
+Slice | data end end size size | moves
 Split Tile | data size | moves
 Expand | data size | moves target
-Pad | data size data size | moves resizes sized
+Pad | data size data size | moves sized
 Gather GatherElements GatherND | data index | moves
 Concat | | moves joined
 Where | | moves joined broadcast drops
@@ -82,8 +82,8 @@ Trilu | data setting | computes like exact
 Unique | | computes jumps open exact within
 Compress | | computes open exact within
 ReverseSequence | data length | computes like exact within
-DepthToSpace | | computes resizes exact within picks
-SpaceToDepth | | computes resizes window exact within picks
+DepthToSpace | | computes exact within picks
+SpaceToDepth | | computes window exact within picks
 TfIdfVectorizer | | computes words | 0..
 ReduceSum | data size | computes steady signed
 ReduceMean | data size | computes steady pools within
@@ -99,8 +99,8 @@ Less LessOrEqual Greater GreaterOrEqual | | forgets broadcast mutual compares ju
 ArgMax ArgMin | | forgets jumps others ranks | 0.. integer
 NonZero | | forgets jumps others open | 0.. integer
 IsNaN IsInf | | forgets others like | 0..1 integer
-Not | | forgets like turns connects | 0..1 integer
-And Or Xor | | forgets broadcast commutes connects | 0..1 integer
+Not | | forgets like turns | 0..1 integer
+And Or Xor | | forgets broadcast commutes | 0..1 integer
 NonMaxSuppression | data data setting setting bound | computes jumps others open exact | 0.. integer
 
 ConstantOfShape | size | computes exact fills
@@ -108,11 +108,11 @@ Range | size size size | computes fills sized
 HannWindow HammingWindow BlackmanWindow | size | computes
 ReduceLogSum ReduceLogSumExp AffineGrid CenterCropPad | data size | computes
 MelWeightMatrix | size size size setting setting | computes
-Resize | data size size size | resizes sized
-Upsample | data size | resizes sized within
+Resize | data size size size | sized
+Upsample | data size | sized within
 MaxUnpool | data setting size | computes
 Col2Im DFT | data size size | computes
-STFT | data size size size | window resizes computes
+STFT | data size size size | window computes
 RoiAlign | data data index | computes
 SplitToSequence SequenceErase | data setting | computes open exact
 SequenceInsert | data data setting | computes open exact
@@ -121,14 +121,13 @@ SequenceConstruct ConcatFromSequence | | exact
 Optional OptionalGetElement OptionalHasElement | | open exact | nan
 StringNormalizer StringSplit | | words open
 
-Conv ConvTranspose | | window resizes product
-ConvInteger QLinearConv | | window resizes
-FusedConv | | window resizes open
-MaxPool | | window resizes drops exact within picks
-AveragePool LpPool | | window resizes
-GlobalAveragePool | | global window resizes pools within
-GlobalMaxPool | | global window resizes pools drops exact within
-GlobalLpPool | | global window resizes
+Conv ConvTranspose | | window product
+ConvInteger QLinearConv AveragePool LpPool | | window
+FusedConv | | window open
+MaxPool | | window drops exact within picks
+GlobalAveragePool | | global window pools within
+GlobalMaxPool | | global window pools drops exact within
+GlobalLpPool | | global window
 LSTM GRU RNN | data data data data length | recurrent
 InstanceNormalization LayerNormalization GroupNormalization RMSNormalization | | like normalizes
 Attention LinearAttention RotaryEmbedding TensorScatter SwiGLU BitCast Det | |
@@ -233,7 +232,6 @@ WEIGHTS: Final[dict[str, tuple[int, int, int]]] = {
 }
 
 WITH_BODIES: Final = having("bodies")
-DRAWING: Final = having("draws")
 COMPARING: Final = having("compares")
 MUTUAL: Final = having("mutual")
 HANDED_ON: Final = having("moves", "bends")
@@ -245,16 +243,12 @@ MUTING: Final = having("mutes")
 LEVELLING: Final = having("levels")
 DROPPING: Final = MUTING | CUTTING | having("drops")
 MATRICES: Final = having("matrix")
-DECIDING: Final = having("jumps")
 GIVE_OTHERS: Final = having("others")
-STEPPED: Final = having("steps")
 MEASURING: Final = having("measures")
 WINDOWS: Final = having("window")
 WINDOWED: Final = WINDOWS - having("global") - {"SpaceToDepth", "STFT"}  # with kernels, strides and pads
 EXACT: Final = HANDED_ON | FORGETTING | MEASURING | having("exact")
 SIZED: Final = having("sized")
-# By operator, the operands with elements that decide sizes of the result.
-OPENING: Final = operands(END, SIZE)
 # Kinds of uses of integers: see `inputs.uses`.
 _LIMITED: Final = {INDEX: INDEX, LENGTH: INDEX, END: INDEX, SIZE: SIZE, SETTING: SIZE}
 SINKS: Final[dict[str, dict[int, str]]] = {

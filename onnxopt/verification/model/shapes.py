@@ -311,7 +311,6 @@ SHAPES: Final[Rules] = {
     "Split": lambda call: _without(call.first, [call.axis()]),
     "Gemm": _gemm,
     "Shape": lambda call: (len(_measured(call)),),
-    "Resize": lambda call: (UNKNOWN,) * len(call.first),
     "ConstantOfShape": lambda call: call.elements[0],
     "Range": lambda call: (UNKNOWN,),
     **{name: _reduced for name in OPERATORS if name.startswith("Reduce")},
@@ -348,12 +347,6 @@ def _computed(compute: Callable[[int, int], int], call: Call) -> Shape | None:
     )
 
 
-def _chosen(call: Call) -> Shape | None:
-    """Return the elements equal in both choices, else unknown."""
-    a, b = map(_need, call.elements[1:])
-    return _joined_dims(a, b) if len(a) == len(b) else None
-
-
 def _product(call: Call) -> Shape | None:
     """Return the product of a vector's positive numbers, else unknown."""
     elements = _need(call.elements[0])
@@ -368,7 +361,6 @@ ELEMENTS: Final[Rules] = {
     "ReduceProd": _product,
     "Concat": lambda call: tuple(n for part in map(_need, call.elements) for n in part),
     "Slice": _cut,
-    "Where": _chosen,
     "Add": partial(_computed, operator.add),
     "Sub": partial(_computed, operator.sub),
     "Mul": partial(_computed, operator.mul),
