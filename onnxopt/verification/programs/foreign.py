@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.errors import few
 from onnxopt.proto.element_types import BY_CODE, element_kind
@@ -92,14 +92,13 @@ def open_runner(
     tell: Tell = lambda state: None,
     foreign: Foreign = NOTHING,
     view: View | None = None,
-    **options: bool,
 ) -> Runner:
     """Return a runner for parts of the model at `path`. Raises the errors of `read_skeleton`."""
     from onnxopt.verification.programs.program import Program
     from onnxopt.verification.programs.runner import Runner
 
     program = Program(read_skeleton(path, foreign, runtime, view))
-    return Runner(program, runtime=runtime, label=label, tell=tell, **options)
+    return Runner(program, runtime=runtime, label=label, tell=tell)
 
 
 def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
@@ -261,28 +260,25 @@ class Around:
 
     def _stand_in_all(self, feeds: dict[str, Any]) -> None:
         """Add random results of unknown nodes to `feeds`. Raises ValueError for a result of unknown shape."""
-        declared = {i.name: i for i in self._program.graph.input}
-        sizes: dict[str, int] = {}
-        for name in [name for name in declared if name in feeds]:
-            _learn(sizes, declared[name], feeds[name])
         known = feeds.keys() | self.unseen
         waiting = [n for n in self.nodes if not known >= {*filter(None, n.output)}]
         while waiting:
-            ready = [n for n in waiting if self._stand_in(n, declared, sizes, feeds)]
-            if not ready:
-                raise ValueError(f"the shape of `{waiting[0].output[0]}`, which {waiting[0].op_type} makes, is unknown")
-            waiting = [n for n in waiting if not feeds.keys() >= {*filter(None, n.output)}]
+            left = [n for n in waiting if not self._stand_in(n, feeds)]
+            if len(left) == len(waiting):
+                raise ValueError(f"the shape of `{left[0].output[0]}`, which {left[0].op_type} makes, is unknown")
+            waiting = left
 
-    def _stand_in(
-        self, node: NodeProto, declared: Mapping[str, ValueInfoProto], sizes: dict[str, int], feeds: dict[str, Any]
-    ) -> bool:
+    def _stand_in(self, node: NodeProto, feeds: dict[str, Any]) -> bool:
         """Add random results of a node to `feeds`, of the declared type and shape, else like the first operand.
 
         Returns False if neither is known yet.
         """
+        declared = {i.name: i.type.tensor_type for i in self._program.graph.input}
+        known = ((declared[name].shape.dim, np.shape(v)) for name, v in feeds.items() if name in declared)
+        sizes = {d.dim_param: n for dims, shape in known if len(dims) == len(shape) for d, n in zip(dims, shape)}
         made: dict[str, Any] = {}
         for output in filter(None, node.output):
-            tensor = declared[output].type.tensor_type
+            tensor = declared[output]
             sizes_known = [d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim]
             shape = tuple(sizes_known) if tensor.HasField("shape") and all(sizes_known) else None
             kind = BY_CODE.get(tensor.elem_type)
@@ -300,18 +296,9 @@ class Around:
             numbers = rng.normal(shape) if element_kind(np.dtype(dtype)) == "f" else rng.flags(shape)
             made[output] = np.asarray(numbers).astype(dtype)
         feeds.update(made)
-        for name, value in made.items():
-            _learn(sizes, declared[name], value)
         return True
 
     def _first(self, node: NodeProto, feeds: dict[str, Any]) -> Any:
         """Return the first float operand of a node, else the first tensor operand, else None."""
         read = [v for name in reads_of(node) if isinstance(v := self._streamed.value(name, feeds), np.ndarray)]
         return next(iter(sorted(read, key=lambda v: not is_float(v))), None)
-
-
-def _learn(sizes: dict[str, int], declared: ValueInfoProto, value: Any) -> None:
-    """Add the sizes of named dims of a value to `sizes`."""
-    dims = declared.type.tensor_type.shape.dim
-    if len(dims) == np.ndim(value):
-        sizes.update((d.dim_param, size) for d, size in zip(dims, np.shape(value)))
