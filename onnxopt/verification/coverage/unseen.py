@@ -45,16 +45,16 @@ def unseen(walk: Walk, taken: Collection[str] = (), scope: str = "main", *, is_w
 
 def _hidden(walk: Walk, taken: Collection[str], scope: str, *, is_wrong: bool) -> Iterator[Gap]:
     """Yield gaps in parts of nodes without equal node in B."""
-    apart, new = walk.sameness.changed(walk.a.hiding, walk.b.hiding)
-    counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
+    hiding = walk.a.hiding
+    decided = [i for i in walk.a.deciding if i not in hiding]  # all parts run, which proves little about a decision
+    apart, new = walk.sameness.changed([*hiding, *decided], walk.b.hiding)
+    counterparts = dict(_counterparts(walk.pairs, hiding))
     known, others = set[int | None](), set(new)
     different = {*apart, *(i for i, j in counterparts.items() if j in others)}
     for i in sorted(different):
         found = _Node(walk, i, scope, is_wrong=is_wrong)
         known |= found.covered
-        yield from found.unseen(all_taken=_has_taken(walk.a.nodes[i], taken))
-    for i in _decided_inside(walk):  # a run proves little about a decision inside
-        yield from _Node(walk, i, scope, is_wrong=is_wrong).unseen(all_taken=True)
+        yield from found.unseen(all_taken=i in decided or _has_taken(walk.a.nodes[i], taken))
     for x, y in ((walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items() if i not in different):
         if _decides_more(walk, x, y):
             yield Gap(f"only in one of the models inputs decide on the {label_of(y)} that makes `{first_of(y)}`")
@@ -72,12 +72,6 @@ def _decides_more(walk: Walk, x: NodeProto, y: NodeProto) -> bool:
     """Return whether inputs may change which parts of B's node run, and not of A's."""
     asked = [pair for pair in zip(deciding_of(x), deciding_of(y)) if all(pair)]
     return any(asks_alike(walk, *pair) is None for pair in asked) and is_open(walk.b, y) and not is_open(walk.a, x)
-
-
-def _decided_inside(walk: Walk) -> list[int]:
-    """Return nodes of A with decisions in bodies or functions, all of which run, computed differently in B."""
-    hiding = {*walk.a.hiding}
-    return walk.sameness.changed([i for i in walk.a.deciding if i not in hiding], ())[0]
 
 
 def _counterparts(pairs: Pairs, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -204,16 +198,10 @@ class _Node:
         """Return whether a loop's trip count is equal, and later iterations agree."""
         if self._node.op_type != "Loop" or self.counterpart is None:
             return True
-        if not all(self._is_operand_alike(self.counterpart, k) for k in (0, 1)):
+        if not all(self._walk.sameness.reads_alike(self._i, self.counterpart, k) for k in (0, 1)):
             return False
         later = dict(walk_bodies(self._walk, self._i, self.counterpart, _LATER)).get(name)
         return later is None or _is_settled(later)
-
-    def _is_operand_alike(self, j: int, k: int) -> bool:
-        walk = self._walk
-        x, y = ([*p.nodes[n].input[k : k + 1]] for p, n in ((walk.a, self._i), (walk.b, j)))
-        is_cut = y and y[0] in walk.cuts and [walk.pairs.of.get(y[0], y[0])] == x
-        return bool(is_cut) or walk.sameness.reads_alike(self._i, j, k)
 
     def _why(self, name: str) -> str:
         if self._node.op_type == "If":
