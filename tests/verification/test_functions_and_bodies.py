@@ -98,6 +98,14 @@ def counting(index: str) -> ModelProto:
     )
 
 
+def unturned(made: str) -> ModelProto:
+    return model(
+        f"""{made} s = ReduceSum <keepdims = 0> (a) k = Cast <to = 7> (s) n = Sub (k, k) v0 = Loop (n, , a)
+        <body: graph = b (int64 i, bool on, float[N] v) =>
+        (bool go, float[N] w) {{ go = Identity (on) w = Add (v, t) }}> y = Neg (v0)"""
+    )
+
+
 DRAWS = function("d", "(a) => (b)", "r = RandomNormalLike (a) b = Add (a, r)")
 TWO_DRAWS, ONE_DRAW = "u = my.d (a) v = my.d (a) y = Sub (u, v)", "u = my.d (a) y = Sub (u, u)"
 NOTHING_READ = function(
@@ -114,6 +122,7 @@ PARTS = "a4 = Concat <axis = 0> (a, a, a, a)"
 WRONG = {
     "the second output of a function": (two_outputs("p = Sigmoid (a)"), two_outputs("p = Neg (a)")),
     "an operand that only the branch reads": (two_operands("u"), two_operands("v")),
+    "an operand that only a Loop without iterations reads": (unturned("t = Sin (a)"), unturned("t = Cos (a)")),
     "a default that counts, as nothing is given": (default("0.1"), default("0.2")),
     "a function of another opset": (call("p = Sin (a)", '"" : 16'), call("p = Cos (a)", '"" : 16')),
     "a function of another domain": (

@@ -70,18 +70,6 @@ class Cone:
         found: str = self.walk.pairs.of[self.value]
         return found
 
-    @property
-    def operators(self) -> Iterator[NodeProto]:
-        """The nodes of A and B."""
-        a, b = self.walk.a, self.walk.b
-        yield from (a.nodes[i] for i in self.nodes)
-        yield from (b.nodes[i] for i in b.cone([self.value], self.fed))
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether A's nodes contain a loop."""
-        return any(self.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in self.nodes)
-
     def range(self, name: str) -> Range:
         """Return the possible numbers of an entry."""
         return self.walk.a.ranges.get(name, ANY)

@@ -17,7 +17,6 @@ import numpy as np
 from onnxopt.verification.compare import is_dull
 from onnxopt.verification.coverage.conditions import runs
 from onnxopt.verification.coverage.cones import (
-    MAX_NODES,
     Breakpoints,
     Cone,
     between,
@@ -145,9 +144,12 @@ def undecided(walk: Walk) -> dict[str, bool]:
 
 
 def _differs_where_equal(cone: Cone | None, points: Sequence[float]) -> bool:
-    if cone is None or any(n.op_type not in _ARITHMETIC for n in cone.operators):
+    if cone is None:
         return False
     walk = cone.walk
+    nodes = *(walk.a.nodes[i] for i in cone.nodes), *(walk.b.nodes[i] for i in walk.b.cone([cone.value], cone.fed))
+    if any(n.op_type not in _ARITHMETIC for n in nodes):
+        return False
     asked = walk.a.entries(walk.a.cone(cone.asked, cone.fed_of_a), cone.fed_of_a)  # operands of B computed from these
     return differs(cone, partial(equals, free=cone.both.union(asked) & _free(walk), points=points))
 
@@ -196,8 +198,8 @@ def _picked(walk: Walk) -> dict[str, bool]:
 
 def _picks(walk: Walk, value: str) -> bool:
     """Return whether ArgMax, ArgMin or TopK makes a value in both."""
-    pieces = (walk.a, walk.pairs.of[value], walk.fed_of_a), (walk.b, value, walk.fed)
-    return all(any(p.nodes[i].op_type in _PICKING for i in p.cone([v], fed, MAX_NODES)) for p, v, fed in pieces)
+    sides = zip((walk.a, walk.b), _cones(walk, value))
+    return all(any(p.nodes[i].op_type in _PICKING for i in nodes) for p, nodes in sides)
 
 
 def have_other_points(a: Program, b: Program) -> bool:

@@ -59,7 +59,8 @@ def beyond(
     booleans = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
     if flip and booleans and booleans.keys() <= cone.both:
         every.append(booleans)
-    yield from every[:: -(-len(every) // MAX_TURNING)] if every and cone.takes_turns else every
+    takes_turns = any(cone.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in cone.nodes)
+    yield from every[:: -(-len(every) // MAX_TURNING)] if every and takes_turns else every
 
 
 def _far(known: Known, points: Sequence[float], factors: Sequence[float], rng: Draws) -> Iterator[Known]:
@@ -93,19 +94,15 @@ def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[flo
 
     free: names of arbitrary integers.
     """
-    for name, other in itertools.islice(dict.fromkeys(_compared(known, free, points)), _MAX_EQUAL):
+    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
+    some = [n for n in integers if n in free]
+    entries = ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
+    compared = dict.fromkeys((*entries, *((x, int(p)) for x in some for p in points if p == int(p))))
+    for name, other in itertools.islice(compared, _MAX_EQUAL):
         value, limits = known[name], cone.range(name)
         for number in (other + step for step in _NEXT):
             if _may_be(value, number) and limits.takes(number, number):
                 yield {name: np.full_like(value, number)}
-
-
-def _compared(known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """Yield (name, possible comparand)."""
-    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
-    some = [n for n in integers if n in free]
-    yield from ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
-    yield from ((x, int(point)) for x in some for point in points if point == int(point))
 
 
 def filled(cone: Cone, known: Known, factor: float) -> Iterator[Known]:

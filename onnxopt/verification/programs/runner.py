@@ -186,7 +186,7 @@ class Runner:
                 what = f"onnx's reference evaluator, for references in Python, cannot load a piece of {self.label}"
                 raise Refused(f"{what}: {reason(e)}") from e
             raise Failed(reason(e)) from e
-        return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed), len(nodes))
+        return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, observed, len(nodes))
 
     def _changed(self, model: Any, weights: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
         """Return the changed weights, and apply `change` to the constants in the model."""
@@ -234,40 +234,33 @@ class Runner:
         return bool(known)
 
 
+@dataclass(eq=False, repr=False)
 class Opened:
-    """A loaded part."""
+    """A loaded part. types: of the observed values, as written by onnxruntime."""
 
-    def __init__(
-        self,
-        runner: Runner,
-        engine: Any,
-        inputs: dict[str, str],
-        names: dict[str, str],
-        declared: dict[str, str],
-        nodes: int,
-    ) -> None:
-        self.nodes = nodes  # number of nodes
-        self._runner = runner
-        self._engine = engine
-        self._inputs = inputs
-        self._names = names
-        self._in_reference = isinstance(engine, Reference)
-        kinds = {} if self._in_reference else engine.output_types
-        # Of the observed values, as written by onnxruntime.
-        self.types = {name: declared[name] or kinds.get(given, "") for name, given in names.items()}
+    runner: Runner
+    engine: Any
+    inputs: dict[str, str]  # {input of the engine: value}
+    names: dict[str, str]  # {observed value: output of the engine}
+    declared: Mapping[str, str]  # {observed value: type, "" if the engine decides}
+    nodes: int  # number of nodes
+
+    def __post_init__(self) -> None:
+        kinds = {} if isinstance(self.engine, Reference) else self.engine.output_types
+        self.types = {name: self.declared[name] or kinds.get(given, "") for name, given in self.names.items()}
 
     def run(self, values: Mapping[str, Any]) -> Values:
         """Return the observed values computed from `values`. Raises Failed."""
-        if not self._names:
+        if not self.names:
             return {}
-        self._runner.tell(f"running a piece of {self._runner.label} as far as `{next(reversed(self._names))}`")
-        feeds = {given: widened(values[name]) for given, name in self._inputs.items()}
+        self.runner.tell(f"running a piece of {self.runner.label} as far as `{next(reversed(self.names))}`")
+        feeds = {given: widened(values[name]) for given, name in self.inputs.items()}
         try:
-            found = dict(zip(self._engine.outputs, self._engine.run(feeds), strict=True))
+            found = dict(zip(self.engine.outputs, self.engine.run(feeds), strict=True))
         except Exception as e:  # any exception of a runtime
             raise Failed(reason(e)) from e
-        results = {name: found[given] for name, given in self._names.items()}
-        if self._in_reference:
+        results = {name: found[given] for name, given in self.names.items()}
+        if isinstance(self.engine, Reference):
             self.types = types_of(results)
         return results
 
@@ -289,8 +282,8 @@ class Mixed(Opened):
         prepare: Any,
     ) -> None:
         self.nodes, self.types = len(nodes), observed
-        self._runner, self._fed, self._how = runner, fed, (change, prepare)
-        self._names = observed
+        self.runner, self._fed, self._how = runner, fed, (change, prepare)
+        self.names = observed
         self._parts: list[Opened] = []
         program, computed = runner.program, runner.computed
         constants = program.fixed.difference(observed, *(program.made([i]) for i in computed))
@@ -307,15 +300,15 @@ class Mixed(Opened):
                 self._parts.append(self._opened(k, types))
             made = self._parts[k].run(known)
             found |= made
-            self.types |= {name: kind for name, kind in self._parts[k].types.items() if name in self._names}
+            self.types |= {name: kind for name, kind in self._parts[k].types.items() if name in self.names}
             for name in made.keys() - self._fed.keys():
                 known[name], types[name] = made[name], self._parts[k].types[name]
-        return {name: found[name] for name in self._names}
+        return {name: found[name] for name in self.names}
 
     def _opened(self, k: int, types: Mapping[str, str]) -> Opened:
-        runner, program = self._runner, self._runner.program
+        runner, program = self.runner, self.runner.program
         others = (i for group in (*self._groups[:k], *self._groups[k + 1 :]) for i in group)
-        read = self._names.keys() | {r for i in others for r in program.reads[i]}
+        read = self.names.keys() | {r for i in others for r in program.reads[i]}
         made = program.made(self._groups[k])
         wanted = [name for name in made if name in read] or made
         nodes = program.cone(made, self._made)

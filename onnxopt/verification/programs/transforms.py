@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -42,35 +42,30 @@ def tensor_types(model: ModelProto) -> dict[str, str]:
             known[info.name] = kinds[code]
     versions = {domain_of(o.domain): o.version for o in model.opset_import}
     functions = {(domain_of(f.domain), f.name) for f in model.functions}
-    _add(model.graph, known, {key: v for key, v in schemas().items() if key not in functions}, versions, kinds)
+    defined = {key: v for key, v in schemas().items() if key not in functions}
+
+    def add(graph: GraphProto) -> None:
+        """Add to `known` the types of results, derived from operand types by operator schemas."""
+        stored = {t.name: kinds[t.data_type] for t in graph.initializer if t.data_type in kinds}
+        for node in ordered(graph.node):
+            for body in bodies_of(node):
+                add(body)
+            domain = domain_of(node.domain)
+            fitting = [s for s in defined.get((domain, node.op_type), ()) if s.since_version <= versions.get(domain, 0)]
+            if not fitting or known.keys() >= {*filter(None, node.output)}:
+                continue
+            schema = max(fitting, key=lambda s: s.since_version)
+            bound: dict[str, str] = {}
+            for name, operand in zip(node.input, schema.inputs):
+                if kind := known.get(name) or stored.get(name, ""):
+                    bound.setdefault(operand.typeStr, kind)
+            for name, result in zip(node.output, schema.outputs):
+                kind = bound.get(result.typeStr, result.typeStr)
+                if name and kind.startswith("tensor("):
+                    known.setdefault(name, kind)
+
+    add(model.graph)
     return known
-
-
-def _add(
-    graph: GraphProto,
-    known: dict[str, str],
-    schemas: Mapping[tuple[str, str], list[Any]],
-    versions: Mapping[str, int],
-    kinds: Mapping[int, str],
-) -> None:
-    """Add to `known` the types of results, derived from operand types by operator schemas."""
-    stored = {t.name: kinds[t.data_type] for t in graph.initializer if t.data_type in kinds}
-    for node in ordered(graph.node):
-        for body in bodies_of(node):
-            _add(body, known, schemas, versions, kinds)
-        domain = domain_of(node.domain)
-        fitting = [s for s in schemas.get((domain, node.op_type), ()) if s.since_version <= versions.get(domain, 0)]
-        if not fitting or known.keys() >= {*filter(None, node.output)}:
-            continue
-        schema = max(fitting, key=lambda s: s.since_version)
-        bound: dict[str, str] = {}
-        for name, operand in zip(node.input, schema.inputs):
-            if kind := known.get(name) or stored.get(name, ""):
-                bound.setdefault(operand.typeStr, kind)
-        for name, result in zip(node.output, schema.outputs):
-            kind = bound.get(result.typeStr, result.typeStr)
-            if name and kind.startswith("tensor("):
-                known.setdefault(name, kind)
 
 
 # -- roundings --------------------------------------------------------------------------------------------
@@ -96,7 +91,11 @@ def round_results(model: ModelProto, held: Collection[str], code: int) -> None:
 
 def has_narrow(model: ModelProto) -> bool:
     """Return whether a model contains narrow floats."""
-    return any(code in CODES.values() for code in _types(model))
+    graph = model.graph
+    nodes = inside((*graph.node, *(n for f in model.functions for n in f.node)))
+    given, stored = (i.type.tensor_type.elem_type for i in graph.input), (t.data_type for t in graph.initializer)
+    casts = (a.i for n in nodes if n.op_type == "Cast" for a in n.attribute if a.name == "to")
+    return not {*CODES.values()}.isdisjoint((*given, *stored, *casts))
 
 
 def with_roundings(skeleton: Skeleton) -> Skeleton:
@@ -108,15 +107,6 @@ def with_roundings(skeleton: Skeleton) -> Skeleton:
         if held := {value for value, kind in kinds.items() if kind == f"tensor({name})"}:
             round_results(skeleton.proto, held, code)
     return skeleton
-
-
-def _types(model: ModelProto) -> Iterator[int]:
-    graph = model.graph
-    yield from (i.type.tensor_type.elem_type for i in graph.input)
-    yield from (t.data_type for t in graph.initializer)
-    for node in inside((*graph.node, *(n for f in model.functions for n in f.node))):
-        if node.op_type == "Cast":
-            yield from (a.i for a in node.attribute if a.name == "to")
 
 
 def rounds(node: NodeProto) -> bool:
