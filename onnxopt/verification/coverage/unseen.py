@@ -7,7 +7,7 @@ not. Bodies that cannot be compared, or give only blank results, are reported.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from onnx import NodeProto
@@ -18,7 +18,6 @@ from onnxopt.verification.coverage.gaps import Gap, gaps, unproven_blanks
 from onnxopt.verification.model.nodes import deciding_of, first_of, inside, may_hide
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.outcome import depth, label_of
-from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, bodies
 
@@ -48,7 +47,8 @@ def _hidden(walk: Walk, taken: Collection[str], scope: str, *, is_wrong: bool) -
     hiding = walk.a.hiding
     decided = [i for i in walk.a.deciding if i not in hiding]  # all parts run, which proves little about a decision
     apart, new = walk.sameness.changed([*hiding, *decided], walk.b.hiding)
-    counterparts = dict(_counterparts(walk.pairs, hiding))
+    made = ((i, walk.b.maker[v]) for i in hiding for v in walk.pairs.made_from([*walk.a.nodes[i].output]))
+    counterparts = {i: j for i, j in made if walk.a.nodes[i].op_type == walk.b.nodes[j].op_type}
     known, others = set[int | None](), set(new)
     different = {*apart, *(i for i, j in counterparts.items() if j in others)}
     for i in sorted(different):
@@ -72,15 +72,6 @@ def _decides_more(walk: Walk, x: NodeProto, y: NodeProto) -> bool:
     """Return whether inputs may change which parts of B's node run, and not of A's."""
     asked = [pair for pair in zip(deciding_of(x), deciding_of(y)) if all(pair)]
     return any(asks_alike(walk, *pair) is None for pair in asked) and is_open(walk.b, y) and not is_open(walk.a, x)
-
-
-def _counterparts(pairs: Pairs, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield (node of A, node of B) with equal operators and corresponding results."""
-    for i in nodes:
-        for value in pairs.made_from(list(pairs.a.nodes[i].output)):
-            j = pairs.b.maker[value]
-            if pairs.b.nodes[j].op_type == pairs.a.nodes[i].op_type:
-                yield i, j
 
 
 def _is_settled(walk: Walk) -> bool:

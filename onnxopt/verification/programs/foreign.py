@@ -7,7 +7,7 @@ inputs, fed with equal numbers in both models. By induction, an equal node with 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,23 +122,16 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
         elif not alive.isdisjoint(node.output):
             found.append(node)
     kept = _as_in(foreign.nodes, found, kept, declared) + kept
-    _expose(graph, found, declared, unseen)
     del graph.node[:]
     graph.node.extend(kept)
-    return found
-
-
-def _expose(
-    graph: GraphProto, nodes: Iterable[NodeProto], declared: Mapping[str, TypeProto], unseen: Collection[str]
-) -> None:
-    """Make results of cut nodes inputs of the graph, and operands outputs."""
-    for node in sorted(nodes, key=_made):
+    for node in sorted(found, key=_made):
         for output in (o for o in node.output if o and o not in unseen):
             given = graph.input.add(name=output)
             if output in declared:
                 given.type.CopyFrom(declared[output])
         for name in reads_of(node):
             graph.output.add(name=name)
+    return found
 
 
 def _as_in(
