@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -12,8 +13,11 @@ from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto
 from onnxopt.verification.model.nodes import domain_of, first_of, int_of
 from onnxopt.verification.model.ranges import ANY
 from onnxopt.verification.pieces.outcome import Enclosing, depth
+from onnxopt.verification.pieces.pairs import Sameness
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, bodies
+from onnxopt.verification.programs.runner import Runner, Values
+from onnxopt.verification.run import Failed
 
 # -- conditions -------------------------------------------------------------------------------------------
 
@@ -132,7 +136,20 @@ def _is_one(walk: Walk, mine: str, theirs: str) -> bool:
     given = [name not in p.maker and not p.is_constant(name) for p, name in ((walk.a, mine), (walk.b, theirs))]
     if any(given):
         return all(given) and _are_one_input(walk, mine, theirs)
-    return walk.sameness.are_made_alike(mine, theirs)
+    if walk.sameness.are_made_alike(mine, theirs):
+        return True
+    folded = _folded(walk.runner, mine, walk.fed_of_a), _folded(walk.replay.runner, theirs, walk.fed)
+    return any(folded) and Sameness(walk.pairs, walk.agreed, walk.replay.views).are_made_alike(mine, theirs, folded)
+
+
+def _folded(runner: Runner, value: str, fed: Collection[str]) -> Values:
+    """Return the constant values read by nodes between `fed` and a value, computed by a run; {} if it fails."""
+    program = runner.program
+    nodes = [i for i in program.cone([value], fed) if program.fixed.isdisjoint(program.nodes[i].output)]
+    read = [*dict.fromkeys(r for i in nodes for r in program.reads[i] if r in program.fixed)]
+    with contextlib.suppress(Failed):
+        return runner.open(program.cone(read, ()), {}, read).run({}) if read else {}
+    return {}
 
 
 def _are_one_input(walk: Walk, mine: str, theirs: str) -> bool:

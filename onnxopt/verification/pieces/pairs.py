@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from onnx import NodeProto
 
@@ -107,11 +107,18 @@ class Sameness:
         """Return whether a value of B is computed from fed values as in A."""
         return self.are_made_alike(self._pairs.of[value], value)
 
-    def are_made_alike(self, mine: str, theirs: str) -> bool:
-        """Return whether a value of A and a value of B are computed alike from fed values."""
+    def are_made_alike(
+        self, mine: str, theirs: str, folded: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+    ) -> bool:
+        """Return whether a value of A and a value of B are computed alike from fed values.
+
+        folded: known results of constant nodes of A and B, treated as constants if not numbered before.
+        """
         known_of_a, known_of_b = self._begin()
-        self.a.number(self._pairs.a.cone([mine], self._fed_of_a), known_of_a)
-        self.b.number(self._pairs.b.cone([theirs], self._fed), known_of_b)
+        for known, side, values in zip((known_of_a, known_of_b), (self.a, self.b), folded):
+            known.update((name, number_of(self._table, side.elements(v))) for name, v in values.items())
+        self.a.number(self._pairs.a.cone([mine], self._fed_of_a.union(folded[0])), known_of_a)
+        self.b.number(self._pairs.b.cone([theirs], self._fed.union(folded[1])), known_of_b)
         return known_of_a[mine] == known_of_b[theirs]
 
     def make_alike(self, i: int, j: int) -> bool:
