@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -309,6 +310,8 @@ def attempt(
             if changed and report.bytes_after - report.bytes_before >= _GROWN:
                 from onnxopt.optimizer.remarks import growth
 
+                del model
+                gc.collect()  # a graph is a large reference cycle, and another graph may be about to be read
                 # While the verifier runs both models.
                 report.pipeline.warnings += growth(report, source, options, judge is not None)
             if judge is not None:

@@ -255,7 +255,7 @@ class Driver:
             size = m.graph.size
             commit(m, result)
         except Declined as e:
-            return e
+            return e.with_traceback(None)  # its frames would hold the match, and through their callers `e` itself
         except OnnxOptError as e:
             if isinstance(e, MistypedError) and not model.debug:
                 # types declared by a file may be wrong; outside debug mode this is no error of the rule
