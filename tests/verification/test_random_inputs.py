@@ -102,6 +102,7 @@ def test_a_judge_imports_no_heavy_modules(tmp_path: Path) -> None:
     code = f"""
 import pickle, sys
 from onnxopt.verification.judge import Judge
+from onnxopt.verification.job_runner import JobRunner
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.job import Job

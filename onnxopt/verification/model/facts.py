@@ -17,7 +17,6 @@ from typing import Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
-from onnxopt.proto.inference import infer_shapes, inferable
 from onnxopt.verification.model.decisions import Changing, changing, is_fixed
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
@@ -320,6 +319,8 @@ def can_change(proto: ModelProto) -> Changing:
 
 def _inferred(proto: ModelProto) -> ModelProto:
     """Return the model with inferred shapes. Changes `proto`."""
+    from onnxopt.proto.inference import infer_shapes, inferable  # with onnx's library, of some megabytes
+
     forget_defaults(proto)
     forget_claims(proto.graph)
     return infer_shapes(inferable(proto), values=True)
