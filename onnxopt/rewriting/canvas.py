@@ -11,7 +11,6 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import repeated
 from onnxopt.analysis.linear import lengths_of
-from onnxopt.analysis.shapes.index_tensors import Span
 from onnxopt.analysis.shapes.sizes import LARGEST, order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
@@ -217,15 +216,6 @@ class Canvas:
         while v in self.now:
             v = self.now[v]
         return v
-
-
-def padding_of(scatter: Node, spans: Sequence[Span]) -> tuple[Array, Array] | None:
-    """Return (pads, number) of a scatter into a tensor of a single number; None for other tensors."""
-    fill, dims = repeated(scatter.operands[0]), types.shape(scatter.output)
-    if fill is None or dims is None or len(dims) != len(spans) or types.dtype(scatter.output) not in _PADDED:
-        return None
-    behind = [0 if s.end is None else d - s.end if isinstance(d, int) else None for s, d in zip(spans, dims)]
-    return None if None in behind else (np.array([s.start for s in spans] + behind, np.int64), fill)
 
 
 def _with_ones(dims: Shape, missing: Sequence[int]) -> Shape:

@@ -133,8 +133,7 @@ class IndexMap:
     """The map from a source to itself, to be extended by operators.
 
     `source`: the runs of each source axis. `axes`: the parts of each result axis, or None if only the element order is
-    known, equal to the source's. `written`: target of a Reshape from source to result, if known; its zeros copy dims
-    unless `literal`.
+    known, equal to the source's. `written`: target of a Reshape from source to result, if known.
     """
 
     def __init__(self, m: Match, x: Value) -> None:
@@ -146,7 +145,6 @@ class IndexMap:
         self.source = [[whole(d)] for d in self.dims]
         self.axes: list[list[Part]] | None = [runs[0].parts[:] for runs in self.source]
         self.written: list[int] | None = None
-        self.literal = False
         self.crossed = False  # a run crosses axes of the source
         self.read: list[Size] | None = None  # input dims of a final Reshape with a target of its own
 
@@ -251,7 +249,7 @@ class IndexMap:
         """Return the entry of a source target for a dim copied from the result: 0 copies, -1 infers; None if
         unknown."""
         if self.written is not None:
-            return None if self.literal else self.written[axis]
+            return self.written[axis]
         if self.axes is None:
             return None
         size = length(self.axes[axis])

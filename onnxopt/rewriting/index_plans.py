@@ -59,7 +59,7 @@ def plan(m: Match, found: IndexMap) -> list[Step]:
         if known and (found.written is None or not all(known)):
             return min(known, key=lambda steps: (len(steps), [s.op for s in steps].count("Reshape")))
         m.require(in_order, _TARGET)
-    return [_reshape(m, _in_order(m, found), found.literal)]
+    return [_reshape(m, _in_order(m, found))]
 
 
 # -- normal form ----------------------------------------------------------------------------------------------------
@@ -328,9 +328,9 @@ def _without(axes: Sequence[list[Part]], others: set[Part]) -> tuple[list[int], 
     return gone, [real(a) for i, a in enumerate(axes) if i not in gone]
 
 
-def _reshape(m: Match, target: Sequence[int] | Value, literal: bool = False) -> Step:
+def _reshape(m: Match, target: Sequence[int] | Value) -> Step:
     m.require(m.opset >= 5, "there is no Reshape for it")
-    return Step("Reshape", [target], {"allowzero": 1 if literal else None})
+    return Step("Reshape", [target], {"allowzero": None})
 
 
 def _in_order(m: Match, found: IndexMap) -> list[int]:

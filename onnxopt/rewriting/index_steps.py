@@ -47,10 +47,7 @@ def _reshape(found: IndexMap, node: Node) -> None:
     target, in_order = _target(m, node.input(1)), found.is_in_order()
     written: list[int] | None = None
     if target is not None:
-        if node.attr("allowzero", 0) and 0 in target:
-            m.require(in_order, APART)
-            found.axes, found.written, found.literal = None, target, True
-            return
+        m.require(not (node.attr("allowzero", 0) and 0 in target), "a dim of 0")
         _require_copied(found, target)
         written = found.resolved(target) if in_order else None
     axes = None if found.is_open or found.axes is None else found.regrouped(target, node)
@@ -59,7 +56,7 @@ def _reshape(found: IndexMap, node: Node) -> None:
         found.begin(node)
     else:
         found.axes = axes
-    found.written, found.literal, found.is_open = written, False, False
+    found.written, found.is_open = written, False
 
 
 def _target(m: Match, given: Value | None) -> list[int] | None:
@@ -133,7 +130,7 @@ def _squeeze(found: IndexMap, node: Node) -> None:
 
 def _keep_written(found: IndexMap, first: int) -> None:
     """Forget a written target with copied dims behind `first`, since a dim is copied by position."""
-    if found.written is not None and not found.literal and 0 in found.written[first:]:
+    if found.written is not None and 0 in found.written[first:]:
         found.written = None
 
 

@@ -10,7 +10,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators.operands import AXES
-from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, View, constant_operand, passes, rename
+from onnxopt.rewriting.axes import Passing, Turned, View, constant_operand, passes, rename
 from onnxopt.rewriting.replace import remove_dead
 
 K = TypeVar("K")
@@ -23,22 +23,6 @@ class Region(Generic[K]):
     def __init__(self, kind: K, passing: Mapping[Node, Passing]) -> None:
         self.kind, self.passing = kind, passing
         self.nodes: list[Node] = []
-        self._into: Region[K] | None = None
-
-    def _root(self) -> Region[K]:
-        region = self
-        while region._into is not None:
-            region = region._into
-        return region
-
-    def _absorb(self, other: Region[K]) -> Region[K]:
-        """Merge two regions (union by size). Returns the merged region."""
-        if other is self:
-            return self
-        large, small = (self, other) if len(self.nodes) >= len(other.nodes) else (other, self)
-        large.nodes += small.nodes
-        small.nodes, small._into = [], large
-        return large
 
 
 def regions(
@@ -84,31 +68,26 @@ def regions(
 def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
     """Return regions of nodes of equal kind, connected through values in the view.
 
-    Without `side_by_side`, readers of the same value are not connected.
+    `kinds`: of nodes in graph order. Without `side_by_side`, readers of the same value are not connected.
     """
-    region_of: dict[Node, Region[K]] = {}
-    reading: dict[tuple[Value, K], Region[K]] = {}
+    leader = {node: node for node in kinds}  # union-find, with halved paths
+    reading: dict[tuple[Value, K], Node] = {}
+
+    def leading(node: Node) -> Node:
+        while leader[node] is not node:
+            leader[node] = node = leader[leader[node]]
+        return node
+
     for node, k in kinds.items():
-        region: Region[K] | None = None
-        first = list[Value]()  # values read by no earlier node
         for v in passing[node].seen:
-            other = region_of.get(v.producer) if v.producer is not None else None
-            if other is None or other.kind != k:
-                other = reading.get((v, k)) if side_by_side else None
-                if other is None:
-                    first.append(v)
-                    continue
-            other = other._root()
-            region = other if region is None else region._absorb(other)
-        region_of[node] = region = Region(k, passing) if region is None else region
-        region.nodes.append(node)
-        if side_by_side:
-            reading.update(((v, k), region) for v in first)
-    position = {node: i for i, node in enumerate(region_of)}
-    found = list({id(r._root()): r._root() for r in region_of.values()}.values())
-    for region in found:
-        region.nodes.sort(key=position.__getitem__)
-    return found
+            other = v.producer
+            if other is None or kinds.get(other) != k:
+                other = reading.setdefault((v, k), node) if side_by_side else node
+            leader[leading(node)] = leading(other)
+    found: dict[Node, Region[K]] = {}
+    for node, k in kinds.items():
+        found.setdefault(leading(node), Region(k, passing)).nodes.append(node)
+    return list(found.values())
 
 
 @dataclass(eq=False, repr=False)
@@ -137,16 +116,13 @@ class Relayout:
 
     suffix = "_seen"  # suffix of new value names
 
-    def __init__(self, graph: Graph, nodes: Iterable[Node], view: View, passing: Mapping[Node, Passing]) -> None:
+    def __init__(self, graph: Graph, nodes: Sequence[Node], view: View, any_view: View | None = None) -> None:
+        """`any_view`: the view that the nodes pass through, if not `view` itself: any order."""
         self.graph, self.view = graph, view
         self._is_turned = isinstance(view, Turned)
-        self.passing: dict[Node, Passing] = {}
-        for node in nodes:
-            found = _current(node, passing.get(node), view)
-            if found is None:  # a region is changed as a whole
-                self.passing = {}
-                break
-            self.passing[node] = found
+        self.passing = {n: found for n in nodes if (found := passes(n, any_view or view)) is not None}
+        if len(self.passing) < len(nodes):
+            self.passing = {}  # a region is changed as a whole
         self.nodes = list(self.passing)
         self.inside = set(self.nodes)
         self.operands = {n: p.seen for n, p in self.passing.items()}
@@ -250,19 +226,3 @@ class Relayout:
         value = Value(self.graph.model.names.fresh(like.name, self.suffix), self.graph)
         value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
         return value
-
-
-def _current(node: Node, known: Passing | None, view: View) -> Passing | None:
-    """Return how a node passes through the view, recomputed if another region replaced an operand since."""
-    if known is not None:
-        inputs = node.inputs
-        for v in known.seen:
-            if v not in inputs:
-                break
-        else:
-            if not known.made_anew or all(v in inputs for v in known.made_anew):
-                return known
-    if isinstance(view, Turned):
-        rank = len(view.order)
-        view = (LeadingOrder if view.order[-1] == rank - 1 else AnyOrder)(rank)
-    return passes(node, view)

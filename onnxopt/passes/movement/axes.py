@@ -230,7 +230,7 @@ class _Changed(Relayout):
     """The nodes of a region with the axes added or dropped."""
 
     def __init__(self, region: _Region) -> None:
-        super().__init__(region.graph, region.nodes, region.view, region.passing)
+        super().__init__(region.graph, [*region.nodes], region.view)
         self.region, self.suffix = region, "_wide" if region.op == "Unsqueeze" else "_narrow"
         self.look()
 

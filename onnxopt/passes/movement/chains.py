@@ -9,7 +9,6 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node, own_producer, present, producer
 from onnxopt.operators import CUTTING, MULTIDIRECTIONAL, REDUCTIONS, SAME_ORDER, broadcasts
@@ -28,17 +27,6 @@ from onnxopt.rewriting.rule import listed_axes, reduced_axes
 def view_of_view(m: Match, x: Value) -> Value:
     """f(g(x)) = Transpose(Reshape(x, s), p), or less; f and g are Reshape, Flatten, Squeeze, Unsqueeze or Transpose."""
     return composed(m)
-
-
-@rewrite(op.Transpose(var("x"), name="transpose"))
-def transpose_of_ones(m: Match, x: Value) -> Value:
-    """Transpose(x, p) = x, where only axes of one element change places, and the dims stay."""
-    dims = m.dims(x)
-    perm = m.known(known_order(m.transpose, m.rank(x)), "no order of the axes that there are")
-    m.require([dims[i] for i in perm] == list(dims), "the dims may change", stays=True)
-    moving = [i for i in perm if dims[i] != 1]
-    m.require(moving == sorted(moving), "axes of more than one element change places", stays=True)
-    return x
 
 
 @rewrite(
@@ -106,7 +94,7 @@ class ReshapeChains(RewritePass):
         after=("elim-identity",),
         ops=("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
     )
-    rules = (view_of_view, transpose_of_ones, squeeze_of_computed, reshape_of_listed)
+    rules = (view_of_view, squeeze_of_computed, reshape_of_listed)
 
 
 @rewrite(

@@ -121,7 +121,7 @@ class _Rows(Reshaped):
         # Several unknown dims are listed by a Shape; before opset 14 a 0 among them would copy a dim.
         self.lists = sum(not isinstance(d, int) for d in self.lead) > 1 and graph.opset() >= 14
         nodes = [n for n in found.nodes if not _is_cheaper_outside(n, found.passing[n].seen, inside)]
-        super().__init__(graph, nodes, Rows(self.lead), found.passing)
+        super().__init__(graph, nodes, Rows(self.lead))
         self.look()
         self.listed = list(dict.fromkeys(e.target for e in self.all_ends if isinstance(e.target, tuple)))
         self.targets: dict[tuple[int, ...], Value] = {}  # by dims behind the leading ones

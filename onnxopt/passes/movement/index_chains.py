@@ -128,41 +128,6 @@ def _picked(m: Match, v: Value | None, axis: int, shared: bool) -> tuple[Value, 
     return x, (indices % size).tolist()
 
 
-@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Shape"}))
-def concat_of_dims(m: Match, first: Value) -> Value:
-    """Concat(Shape(x, i to j), Shape(x, j to k), …) = Shape(x, i to k), …, where nobody else reads these."""
-    parts = _runs_of_dims(m)
-    if len(parts) == len(m.concat.inputs):
-        m.skip()
-    # Shapes left alone are read as before.
-    alone = {_listed(m, v): v for v in m.concat.inputs}
-    inputs = [alone.get(p) or m.op.Shape(p[0], start=p[1], end=p[2]) if isinstance(p, tuple) else p for p in parts]
-    return inputs[0] if len(inputs) == 1 and inputs[0] is not None else m.op.Concat(*inputs, like=m.concat)
-
-
-def _runs_of_dims(m: Match) -> list[tuple[Value, int, int] | Value | None]:
-    """Return the joined values, with runs of consecutive dims of a tensor merged to (tensor, first dim, end dim)."""
-    parts: list[tuple[Value, int, int] | Value | None] = []
-    for v in m.concat.inputs:
-        listed = _listed(m, v)
-        last = parts[-1] if parts else None
-        if listed is not None and isinstance(last, tuple) and last[0] is listed[0] and last[2] == listed[1]:
-            parts[-1] = (*last[:2], listed[2])
-        else:
-            parts.append(v if listed is None else listed)
-    return parts
-
-
-def _listed(m: Match, v: Value | None) -> tuple[Value, int, int] | None:
-    """Return (tensor, first dim, end dim) of a Shape read only by the Concat, once; else None."""
-    node = own_producer(v, m.concat, "Shape")
-    x = node.inputs[0] if node is not None and not node.has_references else None
-    if v is None or node is None or x is None or m.rank(x) is None or v.users[m.concat] > 1:
-        return None
-    start, stop, _ = listed_by(node).indices(len(m.dims(x)))
-    return (x, start, stop) if start < stop else None
-
-
 @rewrite(op.Reshape(var("moved"), const("target"), name="reshape", reads=PICKS))
 def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     """Reshape(Transpose(Slice(Reshape(Concat(a, b, c), …), …), …), [-1]) = Concat(c, a, b), elements of vectors."""
@@ -286,7 +251,7 @@ def _length(m: Match, v: Value) -> int:
 @register
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]); a Concat of Split parts in another order is a
-    Gather; consecutive dims of a tensor are one Shape.
+    Gather; consecutive dims taken from a Shape are a Shape of these.
 
     Applies when: indices are constant, the axis length is known, and gathered values have no other readers.
     Exporters write Reshape targets like this, a dim of a Shape at a time. `torch.roll` joins parts in another order: a
@@ -295,4 +260,4 @@ class IndexChains(RewritePass):
     """
 
     info = PassInfo("index-chains", opt_level=1, after=("merge-chains",), ops=("Concat", "Gather", "Reshape", "Slice"))
-    rules = (part_of_shape, concat_of_picks, concat_of_dims, concat_of_moved, concat_of_strided)
+    rules = (part_of_shape, concat_of_picks, concat_of_moved, concat_of_strided)

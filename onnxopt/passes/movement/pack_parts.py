@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import lengths_of
@@ -54,7 +54,7 @@ class PackParts(GraphPass):
             packing = _Packing.of(concat)
             if packing is None:
                 continue
-            if not packing.packs:
+            if packing.is_read_elsewhere():
                 ctx.decline("packed", "what is in between is read elsewhere", repr(concat))
             elif ctx.spend("packed", at=concat):
                 packing.carry_out()
@@ -72,58 +72,37 @@ class _Packing:
 
     @classmethod
     def of(cls, concat: Node) -> _Packing | None:
-        """Return the packing of a Concat; None if nothing is equal; without packs if only other readers prevent it."""
+        """Return the packing of a Concat; None if nothing is equal."""
         graph, shape, inputs = concat.graph, types.shape(concat.output), concat.inputs
         if graph is None or not shape or concat.has_references or not 2 <= len(inputs) <= _MAX_PACKED:
             return None
         if not any(a == b and a in _OPS for a, b in pairwise(map(_op, inputs))):
             return None
-        axis = int(concat.attr("axis")) % len(shape)
-        without: set[Value] = set()
-        found = False
-        while True:
-            packing = cls(graph, concat, axis, shape)
-            packing._find_runs(without)
-            found = found or bool(packing.packs)
-            read = packing._read_elsewhere()
-            if not read:
-                return packing if found else None
-            without |= read
+        packing = cls(graph, concat, int(concat.attr("axis")) % len(shape), shape)
+        packing._find_runs()
+        return packing if packing.packs else None
 
-    def _find_runs(self, without: set[Value]) -> None:
+    def _find_runs(self) -> None:
         inputs = self.concat.inputs
         start = 0
         while start < len(inputs):
             end = start + 1
             while end < len(inputs) and _op(inputs[end]) == _op(inputs[start]):
                 end += 1
-            while end - start > 1:
+            while end - start > 1 and _op(inputs[start]) in _OPS:
                 run = tuple(present(inputs[start:end]))
-                if len(run) == end - start and without.isdisjoint(run) and self._packed(run):
+                if len(run) == end - start and self._packed(run):
                     self.runs[start] = run
                     break
                 end -= 1
             start = end
 
-    def _read_elsewhere(self) -> set[Value]:
-        """Return the inputs of the Concat that depend on values with other readers."""
+    def is_read_elsewhere(self) -> bool:
+        """Return whether a value in a pack is read outside of the packs, or by itself."""
         inside = {self.concat, *(n for alike in self.packs.values() for n in alike.nodes)}
-        bad = {v for v in self.owner if v.is_output or any(u not in inside for u in v.users)}
-        bad.update(o for alike in self.packs.values() for o in alike.operands if isinstance(o, Value))
-        bad.update(v for v, run in self._joined() if v is not None and run is None)
-        bad &= self.owner.keys()
-        return {v for run in self.runs.values() if not bad.isdisjoint(self._read_by(run)) for v in run}
-
-    def _read_by(self, run: Pack) -> set[Value]:
-        """Return the values in all packs from which a run is computed."""
-        seen = {run: None}
-        todo = [run]
-        while todo:
-            alike = self.packs.get(todo.pop())
-            new = [o for o in (alike.operands if alike is not None else ()) if isinstance(o, tuple) and o not in seen]
-            seen.update(dict.fromkeys(new))
-            todo += new
-        return {v for pack in seen for v in pack}
+        alone = {o for alike in self.packs.values() for o in alike.operands if isinstance(o, Value)}
+        alone.update(v for v, run in self._joined() if v is not None and run is None)
+        return any(v.is_output or v in alone or not inside.issuperset(v.users) for v in self.owner)
 
     def _joined(self) -> Iterator[tuple[Value | None, Pack | None]]:
         """Yield (present input, run or None) of the new Concat."""
@@ -139,16 +118,14 @@ class _Packing:
             return True
         if len(self.packs) == _MAX_PACKED or any(v in self.owner for v in values) or not self._side_by_side(values):
             return False
-        before = len(self.packs), len(self.parts), len(self.owner)
+        before = dict(self.packs), dict(self.parts), dict(self.owner)
         split = self._split_of(values)
         if split is not None:
             self.parts[values] = split
         else:
             alike = self._alike(values)
             if alike is None or len(set(values)) < len(values) or any(v in self.owner for v in values):
-                _shorten(self.packs, before[0])
-                _shorten(self.parts, before[1])
-                _shorten(self.owner, before[2])
+                self.packs, self.parts, self.owner = before
                 return False
             self.packs[values] = alike
         self.owner.update(dict.fromkeys(values, values))
@@ -307,8 +284,3 @@ def _span(dims: Sequence[object], whole: Sequence[object]) -> int:
             break
         span *= w if isinstance(w, int) else _BLOCK
     return min(span, _BLOCK)
-
-
-def _shorten(held: dict[Any, Any], size: int) -> None:
-    while len(held) > size:
-        held.popitem()

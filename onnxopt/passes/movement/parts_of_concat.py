@@ -8,15 +8,14 @@ from typing import Final
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import lengths_of
-from onnxopt.analysis.shapes.index_tensors import WHOLE, Box, box_of
+from onnxopt.analysis.shapes.index_tensors import WHOLE, box_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, present, producer, sole_reader
 from onnxopt.operators import CUTTING
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.proto.messages import Array, make_node
-from onnxopt.rewriting.canvas import Canvas, padding_of
-from onnxopt.rewriting.parts import insert_new, of_lists, run_along
+from onnxopt.rewriting.canvas import Canvas
+from onnxopt.rewriting.parts import of_lists, run_along
 
 Part = tuple[Value, int, int]  # (value, first input of the Concat, end input)
 _Range = tuple[Value, int, int | None]  # (value, start, end), at the end of the axis None
@@ -151,9 +150,9 @@ class SliceAssignments(GraphPass):
     """Scatter(x, indices of x[:, a:b], u) = Concat(x[:, :a], u, x[:, b:]); Pad(u) where all elements of x are
     equal.
 
-    Applies when: the indices form a box that is smaller than the data along a single axis (for constant data along any
-    axes), as constants or built from Range, Expand and Concat; dims are known; and no more nodes are left after all
-    scatters along an axis of a tensor: overwritten parts are not joined, and readers of a part read its source.
+    Applies when: the indices form a box that is smaller than the data along at most one axis, as constants or built
+    from Range, Expand and Concat; dims are known; and no more nodes are left after all scatters along an axis of a
+    tensor: overwritten parts are not joined, and readers of a part read its source.
     Transposes around them are removed.
     Keeps: scatters that add; boxes that may exceed the data, an error.
     """
@@ -168,29 +167,26 @@ class SliceAssignments(GraphPass):
         now: dict[Value, Value] = {}  # replacements of values
         scatters = [n for op in _SCATTERS for n in graph.by_op.get(op, ())]
         for node in scatters if len(scatters) < 2 else [n for n in graph if n.op in _SCATTERS]:
-            reason = _assign(graph, node, found, now, ctx)
+            reason = _assign(graph, node, found, now)
             if reason:
                 ctx.decline(_RULE, reason, repr(node))
         _carry_out(list(dict.fromkeys(found.values())), ctx)
 
 
-def _assign(graph: Graph, node: Node, found: dict[Value, Canvas], now: dict[Value, Value], ctx: PassContext) -> str:
-    """Replace a scatter of the whole data, or into constant data; add others to a canvas. Returns a reason, or none."""
-    box = box_of(node)
+def _assign(graph: Graph, node: Node, found: dict[Value, Canvas], now: dict[Value, Value]) -> str:
+    """Add a scatter to the canvas of its data. Returns the reason if impossible, else an empty string."""
+    box, data = box_of(node), node.operands[0]
     if box is None:
         return "its indices are no box, or may reach beyond the data"
-    axes = [k for k, span in enumerate(box.spans) if span != WHOLE]
-    padding = padding_of(node, box.spans) if len(axes) > 1 else None
-    if not axes:
-        if ctx.spend(_RULE, at=node):
-            _assign_all(graph, node, box.missing, now)
-    elif padding is not None:
-        if ctx.spend(_RULE, at=node):
-            _pad(graph, node, box.missing, *padding)
-    elif len(axes) > 1:
+    axis, *others = [k for k, span in enumerate(box.spans) if span != WHOLE] or [0]
+    if others:
         return "less than the data along several axes"
-    elif not _paint(graph, node, axes[0], box, found, now):
+    canvas = found.get(data)
+    if canvas is None or canvas.axis != axis:
+        canvas = Canvas(graph, data, axis, now)
+    if not canvas.paint(node, *box.spans[axis], box.missing):
         return "where the parts begin is unknown, or there are many"
+    found[node.output] = canvas
     return ""
 
 
@@ -216,43 +212,3 @@ def _spend(canvas: Canvas, ctx: PassContext) -> int:
     saved = len(canvas.gone) - canvas.made
     canvas.carry_out()
     return saved
-
-
-def _paint(
-    graph: Graph, scatter: Node, axis: int, box: Box, found: dict[Value, Canvas], now: dict[Value, Value]
-) -> bool:
-    """Add the scatter to the canvas of its data. Returns False if the overwritten parts are unknown."""
-    data = scatter.inputs[0]
-    assert data is not None
-    canvas = found.get(data)
-    if canvas is None or canvas.axis != axis:
-        canvas = Canvas(graph, data, axis, now)
-    if not canvas.paint(scatter, *box.spans[axis], box.missing):
-        return False
-    found[scatter.output] = canvas
-    return True
-
-
-def _assign_all(graph: Graph, scatter: Node, missing: Sequence[int], now: dict[Value, Value]) -> None:
-    """Replace a completely overwritten tensor by the updates."""
-    updates = scatter.inputs[2]
-    assert updates is not None
-    if missing:
-        node = of_lists(graph, "Unsqueeze", updates, scatter, missing)
-        graph.take_over(scatter.output, graph.insert(node, scatter))
-    elif (kept := scatter.output.replace_all_uses_with(updates)) is not updates:
-        now[updates] = kept
-    graph.remove(scatter)
-
-
-def _pad(graph: Graph, scatter: Node, missing: Sequence[int], pads: Array, fill: Array) -> None:
-    """Replace a scatter into a constant tensor by a Pad of the updates."""
-    updates = scatter.inputs[2]
-    assert updates is not None
-    if missing:
-        updates = insert_new(graph, of_lists(graph, "Unsqueeze", updates, scatter, missing), updates, scatter)
-    given = [graph.constant(a, f"{updates.name}_pads", scatter) for a in (pads, fill)]
-    node = Node(make_node("Pad", "", "", {"mode": "constant"}), [updates, *given], [None])
-    describe_as(node.proto, scatter.proto)
-    graph.take_over(scatter.output, graph.insert(node, scatter))
-    graph.remove(scatter)

@@ -19,7 +19,7 @@ from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, sole_reader
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import make_node
-from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Turned, rank_of
+from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Turned, View, rank_of
 from onnxopt.rewriting.index_maps import after, constant_target, inverse
 from onnxopt.rewriting.parts import is_reshape
 from onnxopt.rewriting.relayout import End, Region, Relayout, regions
@@ -64,7 +64,7 @@ class TransposePropagation(GraphPass):
         for plan, region in plans:
             now = _best(graph, region, view) if turned and plan.gain > 0 else plan
             if now is not None and now.gain < 1:
-                ctx.decline("turned", "it would not leave fewer Transposes", repr(now.nodes[0]))
+                ctx.decline("turned", "it would not leave fewer Transposes", repr(region.nodes[0]))
             elif now is not None and ctx.spend("turned", at=now.nodes[-1]):
                 now.carry_out()
                 turned = True
@@ -73,7 +73,8 @@ class TransposePropagation(GraphPass):
 
 def _best(graph: Graph, region: Region[int], view: type[AnyOrder]) -> _Plan | None:
     """Return the plan of the order that saves most Transposes; None if no order cancels any."""
-    plans = [_Plan(graph, region, q) for q in _orders(graph, region, view)]
+    any_order = view(region.kind)
+    plans = [_Plan(graph, region, q, any_order) for q in _orders(graph, region, any_order)]
     return max(plans, key=lambda p: p.gain, default=None)
 
 
@@ -88,13 +89,13 @@ def _turns_leading(node: Node) -> bool:
     return bool(perm) and perm[-1] == len(perm) - 1
 
 
-def _orders(graph: Graph, found: Region[int], view: type[AnyOrder]) -> list[Perm]:
+def _orders(graph: Graph, found: Region[int], view: AnyOrder) -> list[Perm]:
     """Return the two most common orders that cancel Transposes at the border."""
-    region, rank, count = Relayout(graph, found.nodes, view(found.kind), found.passing), found.kind, Counter[Perm]()
+    region, rank, count = Relayout(graph, found.nodes, view), found.kind, Counter[Perm]()
     count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and _turns(t, rank))
     readers = (u for v in region.made() for u in region.outside(v) if u.graph is graph)
     count.update(order_of(u, rank) for u in readers if _turns(u, rank))
-    kept = rank - 1 if view is LeadingOrder else rank
+    kept = rank - 1 if isinstance(view, LeadingOrder) else rank
     return [q for q, _ in count.most_common(2) if q != tuple(range(rank)) and q[kept:] == tuple(range(kept, rank))]
 
 
@@ -112,11 +113,11 @@ class _Plan(Relayout):
 
     suffix = "_turned"
 
-    def __init__(self, graph: Graph, found: Region[int], q: Perm) -> None:
-        super().__init__(graph, found.nodes, Turned(q), found.passing)
+    def __init__(self, graph: Graph, found: Region[int], q: Perm, any_order: View) -> None:
+        super().__init__(graph, found.nodes, Turned(q), any_order)
         self.q, self.back, self.identity = q, inverse(q), tuple(range(found.kind))
         self.look()
-        in_order = all(self.view.keeps(self.passing[n].axes.made, found.kind) for n in self.nodes)
+        in_order = all(self.view.keeps(p.axes.made, found.kind) for p in self.passing.values())
         self.gain = self.saved if self.is_possible and in_order and self.moved <= 0 else 0
 
     def enters(self, v: Value) -> End[Node] | None:

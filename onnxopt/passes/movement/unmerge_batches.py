@@ -6,7 +6,7 @@ splits both for the mask, merges for Softmax and the second product, and splits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,7 +16,7 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node, present, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.rewriting.axes import Made, Passing, To, View
+from onnxopt.rewriting.axes import Made, To, View
 from onnxopt.rewriting.index_maps import elements
 from onnxopt.rewriting.relayout import Region, regions
 from onnxopt.rewriting.reshaped import Reshaped
@@ -74,14 +74,13 @@ class UnmergeBatches(GraphPass):
         plans = [plan for region in found if (plan := self._best(graph, region, ways[region.kind], ctx)) is not None]
         for plan in plans:
             # Neighbouring regions may have changed.
-            now = _Plan(graph, plan.region, plan.view, plan.passing, self.normalizations)
+            now = _Plan(graph, plan.region, plan.view, self.normalizations)
             if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
                 now.carry_out()
 
     def _best(self, graph: Graph, region: Region[Shape], ways: list[Apart], ctx: PassContext) -> _Plan | None:
         """Return the plan that saves most nodes, of all splits of the first axis; None if none saves any."""
-        passing = [region.passing, *({} for _ in ways[1:])]
-        plans = [_Plan(graph, region, w, p, self.normalizations) for w, p in zip(ways, passing)]
+        plans = [_Plan(graph, region, way, self.normalizations) for way in ways]
         best = max((p for p in plans if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
         if best is None or (best.is_possible and best.saved > 0):
             return best
@@ -123,12 +122,10 @@ class _Plan(Reshaped):
     view: Apart
     suffix = "_apart"
 
-    def __init__(
-        self, graph: Graph, region: Region[Shape], view: Apart, passing: Mapping[Node, Passing], worth: int
-    ) -> None:
+    def __init__(self, graph: Graph, region: Region[Shape], view: Apart, worth: int) -> None:
         """`worth`: number of Reshapes counted for an Add with a LayerNormalization, in matrices."""
         self.region, self.more = region, len(view.lead) - 1
-        super().__init__(graph, region.nodes, view, passing)
+        super().__init__(graph, region.nodes, view)
         self.look()
         self.merged = sum(e.saved > 0 for e in self.all_ends)  # removed Reshapes that merge or split
         if self.is_possible and self.merged:
