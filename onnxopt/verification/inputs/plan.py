@@ -107,7 +107,7 @@ class InputSpec:
         return self.use.mask or "mask" in self.name.lower() or (self.kind == "bool" and len(self.shape) > 1)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(repr=False)
 class Plan:
     """The inputs of a model, and properties that influence cases."""
 
