@@ -18,7 +18,7 @@ import numpy as np
 from onnxopt.proto.element_types import BY_NAME, element_kind
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.records import MeasuredRecord, OutputRecord
-from onnxopt.verification.rounding import EPSILON, INFINITE, NO_NUMBER, difference, is_float
+from onnxopt.verification.rounding import EPSILON, INFINITE, NO_NUMBER, as_single, difference, is_float
 from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _is_uneven(a: Any, b: Any, share: float, atol: float) -> bool:
 
     Much: more than `atol` plus `share` of the range. Axes with a slice small by chance are skipped.
     """
-    a, b = (v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in (a, b))
+    a, b = as_single(a), as_single(b)
     with np.errstate(all="ignore"):
         apart, sizes = np.nan_to_num(np.abs(a - b), posinf=0.0), np.nan_to_num(np.abs(a))
         small = min(_DEVIATIONS * float(apart.max()) / (share * float(sizes.max()) or 1.0), 1.0)

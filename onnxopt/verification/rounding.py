@@ -235,8 +235,7 @@ def _of_sequences(a: Any, b: Any) -> Difference:
 
 
 def _of_floats(a: Any, b: Any) -> Difference:
-    if a.dtype.itemsize < 4:
-        a, b = a.astype(np.float32), b.astype(np.float32)
+    a, b = as_single(a), as_single(b)
     with np.errstate(all="ignore"):
         largest, span = _largest(a - b), _largest(a)
     if math.isfinite(largest) and math.isfinite(span):
@@ -250,6 +249,11 @@ def _of_floats(a: Any, b: Any) -> Difference:
     with np.errstate(over="ignore"):
         largest, span = _largest(a - b), _largest(a)
     return _unmasked(a, b, largest, span)
+
+
+def as_single(value: Any) -> Any:
+    """Return narrower floats in float32, and others unchanged."""
+    return value.astype(np.float32) if value.dtype.itemsize < 4 else value
 
 
 def _largest(a: Any) -> float:

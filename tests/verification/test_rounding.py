@@ -76,6 +76,7 @@ RIGHT = {
     "273": (X8, shifted(273.15, 273), plus(EXACT_273)),
     "nothing left": (X8, shifted(273.15, 273.15), ("y = Identity (x)", {})),
     "1e5": (X8, shifted(1e5, 99999), plus(1)),
+    "exact by chance in one element": ("(float[1] x) => (float[1] y)", shifted(1000, 1000.5), shifted(1700, 1700.5)),
     "one channel": (MATRIX, BIASED, ("t = MatMul (x, w) y = Add (t, c)", {"w": WEIGHTS, "c": [0.5]})),
     "before a convolution that is too long for the reference evaluator": (
         "(float[1,256,16,16] x) => (float[1,256,14,14] y)",
@@ -136,6 +137,16 @@ WRONG = {
     "variance": (MOMENTS, variance("two", 1000), variance("one", 1000)),
     "little of a variance": (MOMENTS, variance("two", 10), variance("one", 10)),
     "rounded on purpose": (X8, shifted(12582912, 12582912), ("y = Identity (x)", {})),
+    "rounded on purpose in a large range": (
+        X8,
+        ("s = Mul (x, k) t = Add (s, m) y = Sub (t, m)", {"k": 1000.0, "m": 12582912.0}),
+        ("y = Mul (x, k)", {"k": 1000.0}),
+    ),
+    "to float16 in many elements": (
+        "(float[N,65536] x) => (float[N,65536] y)",
+        ("t = Mul (x, a) y = Mul (t, b)", {"a": 0.3, "b": 0.7}),
+        ("t = Mul (x, c) h = Cast <to=10> (t) y = Cast <to=1> (h)", {"c": 0.21}),
+    ),
     "quantized on purpose": (
         X8,
         ("s = Mul (x, k) t = Add (s, m) u = Sub (t, m) y = Div (u, k)", {"k": 42.0, "m": 12582912.0}),

@@ -35,19 +35,9 @@ def widening(dtype: str, change: Change) -> Prepare:
 
     def prepare(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
         code = NARROW[dtype]
-        graph = model.graph
-        exact = {name for n in graph.node if n.op_type in SIZED for name in n.input[1:]}
-        if graph.sparse_initializer:
+        if model.graph.sparse_initializer:
             raise Failed("it has sparse weights")
-        for t in graph.initializer:
-            if t.data_type != code:
-                continue
-            if t.name in weights:
-                weights[t.name], t.data_type = change(weights[t.name]), _DOUBLE
-            else:
-                _widen(t, as_double if t.name in exact else change)
-        for node in graph.node:
-            _node(node, code, as_double if exact.intersection(node.output) else change)
+        _graph(model.graph, code, change, weights)
         for node in (n for function in model.functions for n in function.node):
             _node(node, code, as_double)
         return weights
@@ -97,16 +87,16 @@ def _widen(tensor: TensorProto, change: Change) -> None:
     tensor.CopyFrom(array_to_tensor(array.reshape(tuple(tensor.dims)), tensor.name))
 
 
-def _graph(graph: GraphProto, code: int) -> None:
-    """Widen a body."""
+def _graph(graph: GraphProto, code: int, change: Change, weights: dict[str, Any]) -> None:
+    """Widen the initializers, some in `weights`, and nodes of a graph."""
+    exact = {name for n in graph.node if n.op_type in SIZED for name in n.input[1:]}
     for t in graph.initializer:
-        if t.data_type == code:
-            _widen(t, as_double)
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        if info.type.tensor_type.elem_type == code:
-            info.type.tensor_type.elem_type = _DOUBLE
+        if t.data_type == code and t.name in weights:
+            weights[t.name], t.data_type = change(weights[t.name]), _DOUBLE
+        elif t.data_type == code:
+            _widen(t, as_double if t.name in exact else change)
     for node in graph.node:
-        _node(node, code, as_double)
+        _node(node, code, as_double if exact.intersection(node.output) else change)
 
 
 def _node(node: NodeProto, code: int, change: Change) -> None:
@@ -116,7 +106,10 @@ def _node(node: NodeProto, code: int, change: Change) -> None:
         elif a.type == a.TENSOR and a.t.data_type == code:
             _widen(a.t, change if node.op_type == "Constant" else as_double)
         elif a.type == a.GRAPH:
-            _graph(a.g, code)
+            for info in (*a.g.input, *a.g.output, *a.g.value_info):
+                if info.type.tensor_type.elem_type == code:
+                    info.type.tensor_type.elem_type = _DOUBLE
+            _graph(a.g, code, as_double, {})
         elif node.op_type == "Constant" and a.name.startswith("value_float") and code == NARROW["float32"]:
             number = held_as(a.name, a)
             _widen(number, change)

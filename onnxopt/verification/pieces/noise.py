@@ -15,7 +15,17 @@ from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.programs.runner import Opened, Values
 from onnxopt.verification.programs.stream import Stream
-from onnxopt.verification.rounding import NOISE, Difference, Draws, allowed, difference, is_float, last_bit, noisier
+from onnxopt.verification.rounding import (
+    NOISE,
+    Difference,
+    Draws,
+    allowed,
+    as_single,
+    difference,
+    is_float,
+    last_bit,
+    noisier,
+)
 from onnxopt.verification.run import Failed
 
 # -- views ------------------------------------------------------------------------------------------------
@@ -130,7 +140,7 @@ def _far(a: Any, b: Any, share: float, crude: float) -> Iterator[tuple[int, Any]
 
     Rows smaller than a rounding of the largest element are ignored.
     """
-    apart, sizes = _apart(a, b), _finite(np.abs(_wide(a)))
+    apart, sizes = _apart(a, b), _finite(np.abs(as_single(a)))
     if not apart.any():
         return
     crude, least = max(crude, _ROUNDINGS * share), share * float(sizes.max()) / _ROUNDINGS
@@ -143,11 +153,7 @@ def _far(a: Any, b: Any, share: float, crude: float) -> Iterator[tuple[int, Any]
 
 def _apart(a: Any, b: Any) -> Any:
     with np.errstate(all="ignore"):
-        return _finite(np.abs(_wide(a) - _wide(b)))
-
-
-def _wide(value: Any) -> Any:
-    return value.astype(np.float32) if value.dtype.itemsize < 4 else value
+        return _finite(np.abs(as_single(a) - as_single(b)))
 
 
 def _finite(sizes: Any) -> Any:
