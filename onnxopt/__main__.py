@@ -12,9 +12,6 @@ def run() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main` hears it: nothing has begun that needs an end
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
-    from onnxopt.startup.lazy_imports import postpone_modules
-
-    postpone_modules()
     if sys.argv[1:2] == ["optimize"] and "--no-verify" not in sys.argv:
         # The verifier's process imports as long as the command does, and at the same time.
         from onnxopt.worker.process import VERIFYING, start_ahead

@@ -20,7 +20,7 @@ from onnxopt import __version__
 from onnxopt.cli.say import open_closed, say, say_all, say_error, spell_out, styled
 from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, is_short, nearest, noted, refused
 from onnxopt.runtime import let_threads_sleep
-from onnxopt.startup.lazy_imports import import_onnx_in_parts, is_importing
+from onnxopt.startup import import_onnx_in_parts
 
 # Modules of this room, imported when called: each command pays only for what it uses.
 _COMMANDS: Final = {
@@ -241,7 +241,7 @@ class _Interruption:
         now = time.monotonic()
         if now <= self._quiet_until:
             return
-        if is_importing(frame):
+        if _is_importing(frame):
             self._importing_since = self._importing_since or now
             if sys.platform != "win32" and now < self._importing_since + _IMPORTING:
                 signal.signal(signal.SIGALRM, self)
@@ -251,6 +251,13 @@ class _Interruption:
             os._exit(130)
         self._quiet_until, self._importing_since = now + _CLEANING_UP, 0.0
         raise KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Returns whether a frame belongs to an import."""
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _modules(error: Exception) -> list[str]:

@@ -44,7 +44,7 @@ class Converted:
     int64: int  # number of int64 values, if requested as int32
 
 
-@dataclass(frozen=True)
+@dataclass
 class OptimizeOptions:
     """Options of an optimization: the passes to run, the changes of the model, the limits.
 

@@ -24,7 +24,7 @@ from onnxopt.rewriting.narrowed import Calls, Conversion, forget_unstored
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ConvertDtype(ModelPass):
     """Converts float32 values and weights to a narrower type, with Casts around operators that stay float32.
 
@@ -84,7 +84,7 @@ _WIDE, _NARROW = 0, 1
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ConvertInt32(ModelPass):
     """Int64 values become int32, with Casts where an operator takes or gives only int64.
 

@@ -115,7 +115,7 @@ class _Fixed:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pass(_Fixed):
     """A transformation of a model. A subclass with options is a frozen dataclass; its fields are the options.
 
@@ -168,6 +168,13 @@ class Pass(_Fixed):
         from onnxopt.pipeline.sequence import text
 
         return text(self)
+
+    def __repr__(self) -> str:
+        shown = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
         return hash(type(self))  # most passes have no options, and would all have the same hash

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, overload
 from onnxopt.errors import OnnxOptError, UsageError, is_no_fault, line_of, nearest, nearest_file, told
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass, check_fields
 from onnxopt.rewriting import Rule
-from onnxopt.startup.lazy_imports import import_all_of_onnx
+from onnxopt.startup import import_the_rest
 
 P = TypeVar("P", bound=Pass)
 
@@ -294,7 +294,7 @@ def load_module(source: str) -> None:
         raise UsageError(f"{source}: no such file", nearest_file(source, _PLUGIN))
     if not source.endswith(".py") and os.path.isfile(source):
         raise UsageError(f"{source} is not a Python file: its name does not end in .py", _PLUGIN)
-    import_all_of_onnx()
+    import_the_rest()
     try:
         if source.endswith(".py"):
             file, name = os.path.realpath(source), f"onnxopt_plugin_{Path(source).stem}"
@@ -359,7 +359,7 @@ def load_plugins() -> None:
     _LOADED.append(GROUP)
     failed: dict[str, BaseException] = {}
     for point in entry_points(group=GROUP):
-        import_all_of_onnx()
+        import_the_rest()
         before, referred = set(_PASSES), set(DECLARED)
         label = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
         try:

@@ -31,7 +31,7 @@ def _its_own(default: Any) -> Any:
     return dataclasses.field(default=default, kw_only=True, repr=False, metadata={"own": True})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Composite(Pass):
     """A pass made of passes. A `name` makes it known to contexts, reports and, if registered, pipeline text.
 
@@ -80,7 +80,7 @@ class Sequential(Composite):
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fixpoint(Composite):
     """Runs passes in order, round after round, until a round with all known facts changes nothing.
 

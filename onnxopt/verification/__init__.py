@@ -55,7 +55,7 @@ AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
 REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # refused under all options
 
 
-@dataclass(frozen=True)
+@dataclass
 class VerifyOptions:
     """Options of a verification.
 

@@ -12,7 +12,7 @@ from onnxopt.worker import usual_memory
 _MIN_BYTES: Final = 128 << 20  # bytes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Limits:
     """Resource limits of workers."""
 

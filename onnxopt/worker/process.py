@@ -48,9 +48,8 @@ def child(program: str) -> list[str]:
     """
     home = f"import gc, sys; gc.disable(); sys.path.append({str(_HOME)!r})"  # `serve` collects again
     threads = "from onnxopt.runtime import let_threads_sleep; let_threads_sleep()"
-    names = "import_onnx_in_parts, postpone_modules"
-    lazily = f"from onnxopt.startup.lazy_imports import {names}; postpone_modules(); import_onnx_in_parts()"
-    return [sys.executable, "-P", "-c", f"{home}; {threads}; {lazily}; {program}"]
+    parts = "from onnxopt.startup import import_onnx_in_parts; import_onnx_in_parts()"
+    return [sys.executable, "-P", "-c", f"{home}; {threads}; {parts}; {program}"]
 
 
 def start(program: str, **given: Any) -> subprocess.Popen[bytes]:

@@ -30,12 +30,11 @@ from onnxopt.errors import UsageError
 from tests.forked_worker import STARTS, ask, asked, fork_workers
 
 ROOT = Path(__file__).resolve().parents[2]
-# The start of the command precedes all other imports: it postpones imports.
+# The start of the command precedes all other imports: it imports onnx in parts.
 SMALL = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Neg (a) }'
 PROGRAM = f"""
-from onnxopt.startup.lazy_imports import postpone_modules; postpone_modules()
 from onnxopt.runtime import let_threads_sleep; let_threads_sleep()
-from onnxopt.startup.lazy_imports import import_onnx_in_parts; import_onnx_in_parts()
+from onnxopt.startup import import_onnx_in_parts; import_onnx_in_parts()
 import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
 sys.path.append({str(ROOT)!r})
 from tests.cli.fork_server import import_what_runs_do, serve

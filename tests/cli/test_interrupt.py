@@ -219,9 +219,9 @@ def test_an_interruption_during_the_import_of_a_module_is_no_bug(
 
 def test_an_interruption_before_imports_has_no_traceback(tmp_path: Path) -> None:
     """Ctrl-C before the command's own imports ends the process by the signal, without a traceback."""
-    sooner = "import os, signal, sys, onnxopt.startup.lazy_imports as m; from onnxopt.__main__ import run; " + (
+    sooner = "import gc, signal; from onnxopt.__main__ import run; " + (
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # ignored if the tests run in the background
-        "m.postpone_modules = lambda: signal.raise_signal(signal.SIGINT); run()"
+        "gc.disable = lambda: signal.raise_signal(signal.SIGINT); run()"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", sooner], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -303,7 +303,7 @@ def of_products(m: Match) -> None:
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class FuseActivation(RewritePass):
     """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14), Sigmoid, Elu and others in place of their formulas.
 

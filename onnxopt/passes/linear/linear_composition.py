@@ -162,7 +162,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LinearComposition(RewritePass):
     """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): merges consecutive linear operators.
 

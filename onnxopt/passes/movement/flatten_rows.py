@@ -47,7 +47,7 @@ class Rows(View):
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class FlattenRows(GraphPass):
     """Flattens regions of row-wise operators to matrices, if fewer nodes remain.
 

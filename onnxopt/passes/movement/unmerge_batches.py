@@ -48,7 +48,7 @@ class Apart(View):
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class UnmergeBatches(GraphPass):
     """f(Reshape(x)) = Reshape(f(x)), where the Reshape merges leading axes along which the elements of f are
     independent.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.startup import import_the_rest
 from onnxopt.verification.programs.program import Program, narrowed, type_of, types_of
 from onnxopt.verification.programs.runner import Opened, Runner, Values
 
@@ -80,6 +81,7 @@ class Stream:
                     if pool is None:  # most models are a single segment
                         from concurrent.futures import ThreadPoolExecutor
 
+                        import_the_rest()
                         pool = stack.enter_context(ThreadPoolExecutor(1))
                     self.runner.tell_loading(following)
                     self._ahead = pool.submit(self.open, following, wanted(following), quiet=True)
