@@ -298,3 +298,24 @@ def test_commands_leave_them_there(file: Path, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UsageError, match="does not differ"):
         cli(["bisect", str(file)], standalone_mode=False)
     assert whole == []
+
+
+def test_a_weight_read_in_a_single_body_moves_there_with_its_data(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[N, 128] x, bool c) => (float[N, 128] y) {
+        y = If (c) <then_branch = a () => (float[N, 128] p) {
+            q = MatMul (x, w0)
+            p = Add (q, w1)
+        }, else_branch = b () => (float[N, 128] r) { r = Neg (x) }>
+    }"""
+    proto = onnx.parser.parse_model(text)
+    arrays = weights(1, 128)[0], np.zeros((1, 128), np.float32), weights(1, 256)[0], weights(1)[0]
+    proto.graph.initializer.extend(numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(arrays))
+    proto.graph.node.extend(helper.make_node("MatMul", [f"w{i}", f"w{i}"], [f"z{i}"]) for i in (2, 3))
+    proto.graph.output.extend(helper.make_tensor_value_info(f"z{i}", TensorProto.FLOAT, None) for i in (2, 3))
+    onnx.save(proto, tmp_path / "in.onnx")
+    optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", pipeline="deduplicate-constants", strict=True)
+    body = onnx.load(tmp_path / "out.onnx").graph.node[0].attribute
+    moved = {t.name: numpy_helper.to_array(t) for a in body for t in a.g.initializer}
+    assert moved.keys() == {"w0", "w1"}
+    np.testing.assert_array_equal(moved["w0"], arrays[0])
