@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -81,14 +81,10 @@ def _outputs(outer: Walk, nodes: Nodes, programs: Programs) -> list[tuple[str, s
     mine, theirs = (p.outputs[first:] for p in programs)
     places = {name: k for k, name in enumerate(x.output) if name}
     found = {k: places[of[name]] for k, name in enumerate(y.output) if of.get(name) in places}
-    rest = [_without(len(mine), found.values()), _without(len(theirs), found)]
+    rest = [i for i in range(len(mine)) if i not in found.values()], [k for k in range(len(theirs)) if k not in found]
     if len(rest[0]) == len(rest[1]):
         found |= dict(zip(rest[1], rest[0]))
     return [*zip(*(p.outputs[:first] for p in programs)), *((mine[i], theirs[k]) for k, i in found.items())]
-
-
-def _without(count: int, taken: Collection[int]) -> list[int]:
-    return [k for k in range(count) if k not in taken]
 
 
 class _Unknown(Exception):

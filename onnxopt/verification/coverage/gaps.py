@@ -7,7 +7,7 @@ a value computed from a constant decision, a step, a narrower integer, or a boun
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -16,14 +16,7 @@ import numpy as np
 
 from onnxopt.verification.compare import is_dull
 from onnxopt.verification.coverage.conditions import runs
-from onnxopt.verification.coverage.cones import (
-    Breakpoints,
-    Cone,
-    between,
-    integer_ends,
-    only_in_one,
-    tensors,
-)
+from onnxopt.verification.coverage.cones import Breakpoints, Cone, between, integer_ends, only_in_one, tensors
 from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import (
     ALL_FACTORS,
@@ -115,11 +108,9 @@ def _is_of_no_turn(walk: Walk, value: str) -> bool:
 
 def _is_proven(walk: Walk, value: str) -> bool:
     """Return whether a probe agrees. Larger numbers are used only if smaller numbers are cut off."""
-    cone, found = Cone.of(walk, value), None
-    for factor in (1.0, 64.0, 4096.0):
-        if cone is not None and found is None:
-            found = probe(cone, partial(filled, factor=factor))
-    return bool(found)
+    cone = Cone.of(walk, value)
+    found = (probe(cone, partial(filled, factor=factor)) for factor in (1.0, 64.0, 4096.0) if cone is not None)
+    return next((agrees for agrees in found if agrees is not None), False)
 
 
 # -- decisions ------------------------------------------------------------------------------------------
@@ -137,10 +128,16 @@ def undecided(walk: Walk) -> dict[str, bool]:
     for value in found:
         mine, theirs = _cones(walk, value)
         points = sorted({*a.of(mine), *b.of(theirs)})
-        cone = Cone.of(walk, value)
-        far = partial(beyond, points=between(points, points), factors=ALL_FACTORS, flip=True)
-        asked[value] = differs(cone, far, grossly) or _differs_where_equal(cone, points)
+        differs_far = _differs_far(walk, value, between(points, points), ALL_FACTORS, flip=True)
+        asked[value] = differs_far or _differs_where_equal(Cone.of(walk, value), points)
     return asked | dict.fromkeys(little, False)
+
+
+def _differs_far(
+    walk: Walk, value: str, points: Sequence[float], factors: Sequence[float] = (), *, flip: bool = False
+) -> bool:
+    """Return whether a value differs on numbers far from a case's numbers (see `beyond`)."""
+    return differs(Cone.of(walk, value), partial(beyond, points=points, factors=factors, flip=flip), grossly)
 
 
 def _differs_where_equal(cone: Cone | None, points: Sequence[float]) -> bool:
@@ -193,7 +190,7 @@ def _picked(walk: Walk) -> dict[str, bool]:
     """
     values = [v for v in _cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS and _picks(walk, v)]
     found = itertools.islice(_of_other_points(walk, values), _MAX_VALUES) if values else ()
-    return {v: differs(Cone.of(walk, v), partial(beyond, points=points), grossly) for v, points in found}
+    return {v: _differs_far(walk, v, points) for v, points in found}
 
 
 def _picks(walk: Walk, value: str) -> bool:
@@ -210,8 +207,7 @@ def have_other_points(a: Program, b: Program) -> bool:
 def unreached(walk: Walk) -> list[str]:
     """Return the cutpoints with different breakpoints that differ beyond them."""
     found = itertools.islice(_of_other_points(walk, _cuts(walk), epsilons=True), _MAX_VALUES)
-    far = ((v, partial(beyond, points=points, factors=POSITIVE_FACTORS)) for v, points in found)
-    return [v for v, sampler in far if differs(Cone.of(walk, v), sampler, grossly)]
+    return [v for v, points in found if _differs_far(walk, v, points, POSITIVE_FACTORS)]
 
 
 # -- narrower integers ----------------------------------------------------------------------------------
@@ -220,8 +216,7 @@ def unreached(walk: Walk) -> list[str]:
 def _narrowed(walk: Walk) -> dict[str, bool]:
     """Return {value computed through narrower integers than in A: whether it differs on numbers too large for them}."""
     found = itertools.islice(_by_narrower(walk), _MAX_STEPS) if integer_ends(walk.b.nodes) else ()
-    far = ((v, partial(beyond, points=between(ends, ends), factors=WIDE_FACTORS)) for v, ends in found)
-    return {v: differs(Cone.of(walk, v), sampler, grossly) for v, sampler in far}
+    return {v: _differs_far(walk, v, between(ends, ends), WIDE_FACTORS) for v, ends in found}
 
 
 def _by_narrower(walk: Walk) -> Iterator[tuple[str, list[float]]]:
@@ -273,8 +268,8 @@ def _made_of_moved(walk: Walk) -> Iterator[str]:
     while some := list(itertools.islice(between_, _NOISE_BATCH)):
         open_ = list(dict.fromkeys(v for _, values in some for v in values if v not in known))
         _measure(walk, [v for v in open_ if not walk.agrees_between(v)], known)
-        for v in open_:
-            if v not in known and _adds_nothing(walk, v, known):
+        for v in (v for v in open_ if v not in known):  # differs only by differences of values measured before?
+            if all(e in walk.cuts or e in known for e in walk.first[v].entries):
                 known[v] = True
         _measure(walk, [v for v in open_ if v not in known], known)
         yield from (output for output, values in some if not all(known[v] for v in values))
@@ -288,11 +283,6 @@ def _measure(walk: Walk, values: Sequence[str], known: dict[str, bool]) -> None:
         is_number = not any(d.note for d in found)
         ask = noise.get(v, ()), walk.fed, walk.fed_of_a, walk.share(v)
         known[v] = is_number and is_rounding(walk.replay, v, found, *ask)
-
-
-def _adds_nothing(walk: Walk, value: str, known: Container[str]) -> bool:
-    """Return whether a value differs only by differences of values in `known`, read by its smallest piece."""
-    return walk.agrees_between(value) and all(e in walk.cuts or e in known for e in walk.first[value].entries)
 
 
 def _steps(walk: Walk) -> Iterator[tuple[str, list[str]]]:
