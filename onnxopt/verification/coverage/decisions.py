@@ -117,9 +117,7 @@ def _rows(cone: Cone, name: str) -> Any:
 
 def _rows_of(program: Program, node: NodeProto) -> int:
     dims = program.constants[node.input[0]].dims if node.input[0] in program.constants else [0]
-    if node.op_type == "ArrayFeatureExtractor":
-        return int(dims[-1]) if dims else 0
-    axis = int_of(node, "axis")
+    axis = -1 if node.op_type == "ArrayFeatureExtractor" else int_of(node, "axis")
     return int(dims[axis]) if -len(dims) <= axis < len(dims) else 0
 
 

@@ -217,7 +217,8 @@ def _indistinct(walk: Walk, taken: Collection[str]) -> Iterator[tuple[str, str]]
     too, which proves nothing.
     """
     a, of, nodes = walk.a, walk.pairs.of, ((i, walk.a.nodes[i]) for i in walk.a.hiding)
-    half = [i for i, node in nodes if not _has_taken(node, taken) and _is_half_seen(walk, node)]
+    open_ = ((i, node, bodies(node)) for i, node in nodes if not _has_taken(node, taken))
+    half = [i for i, node, parts in open_ if not parts or not all(runs(walk, node, name) for name in parts)]
     if not half:
         return
     numbers = walk.sameness.numbers(half)
@@ -227,10 +228,6 @@ def _indistinct(walk: Walk, taken: Collection[str]) -> Iterator[tuple[str, str]]
         other = [(x | y)[n] for n in x.keys() ^ y.keys()]
         if any(is_open(a, a.nodes[a.maker[name]]) for name in other):
             yield value, other[0]
-
-
-def _is_half_seen(walk: Walk, node: NodeProto) -> bool:
-    return not bodies(node) or not all(runs(walk, node, name) for name in bodies(node))
 
 
 def _read(program: Program, value: str, fed: set[str]) -> set[str]:
