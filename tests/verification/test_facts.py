@@ -227,6 +227,16 @@ def test_equal_names_in_two_bodies_have_separate_facts() -> None:
     assert can_change(parser.parse_model(text)).open == {"y", "z"}
 
 
+def test_equal_names_of_initializers_in_two_bodies() -> None:
+    inner = "d = Less (k, none) {0} = If (d) <then_branch = {0}t () => ({0}p) {{ {0}p = Abs (x) }}, "
+    inner += "else_branch = {0}e () => ({0}r) {{ {0}r = Neg (x) }}>"
+    text = f"""{HEAD} => (float[n, 4] y) <{CONSTANTS}> {{ y = If (q) <
+        then_branch = t () => (z) <int64 k = {{1}}> {{ {inner.format("z")} }},
+        else_branch = e () => (w) <int64 k = {{-1}}> {{ {inner.format("w")} }}> }}"""
+    found = can_change(parser.parse_model(text.replace("int64[m] k, ", "")))
+    assert [set(found.possible(name)) for name in "zw"] == [{False}, {True}]
+
+
 def test_facts_of_a_function_hold_for_all_its_calls() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[n] x, int64 k) => (float[n] y)
         <int64 none = {0}> { s = Size (x) a = f.Choose (x, s) CALL }

@@ -121,8 +121,9 @@ class Forward(_Walk[Fact]):
 
     def _body(self, node: NodeProto, body: GraphProto, given: Sequence[Fact | None]) -> list[Fact | None]:
         formals, outputs, states = [i.name for i in body.input], [o.name for o in body.output], carried(node, body)
-        for name in formals:
+        for name in (*formals, *(t.name for t in body.initializer)):  # the name may denote a value of a sibling body
             self.constants.pop(name, None)
+            self.facts.pop(name, None)
         self._set(formals, [*given, *[None] * (len(formals) - len(given))] if formals else [])
         for k in itertools.count():
             self.walk(body)
