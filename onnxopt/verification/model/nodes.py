@@ -71,11 +71,6 @@ def numbers(tensor: TensorProto) -> list[float]:
     return list(dict.fromkeys(map(float, few(tensor, _ELEMENTS, _NUMERIC))))
 
 
-def single(tensor: TensorProto) -> int | None:
-    """Return the element of an integer or boolean tensor with a single element, else None."""
-    return next(map(int, few(tensor, 1, (tensor.INT32, tensor.INT64, tensor.BOOL))), None)
-
-
 def int_of(node: NodeProto, name: str, default: int = 0) -> int:
     """Return an integer attribute."""
     return next((a.i for a in node.attribute if a.name == name), default)

@@ -124,9 +124,9 @@ class Skeleton:
     @cached_property
     def imports(self) -> set[tuple[str, int]]:
         """(domain, version) imported by the model or its functions."""
-        model = self.proto
-        every = (*model.opset_import, *(o for f in model.functions for o in f.opset_import))
-        return {(domain_of(o.domain), o.version) for o in every}
+        return {
+            (domain_of(o.domain), o.version) for part in (self.proto, *self.proto.functions) for o in part.opset_import
+        }
 
     @cached_property
     def random(self) -> set[Name] | None:
