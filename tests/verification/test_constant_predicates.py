@@ -11,7 +11,7 @@ from onnx import parser
 
 from onnxopt.verification import Verification, Verifier
 from onnxopt.verification.coverage.gaps import undecided
-from onnxopt.verification.model.decisions import changing
+from onnxopt.verification.model.decisions import Changing
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.foreign import open_runner
 from tests.verification.pairs import gaps, own_check
@@ -222,7 +222,7 @@ def test_an_iteration_number_beyond_the_trip_count_is_not_probed(tmp_path: Path)
 )
 def test_loops_with_a_data_dependent_end(end: str, turning: set[str]) -> None:
     graph = parser.parse_model(COUNTED.replace("COMPARED", "c = Identity (h)").replace("And (c, h)", end)).graph
-    found = changing(graph)
+    found = Changing(graph)
     assert (found.turning, found.open) == (turning, set())
 
 
@@ -239,7 +239,7 @@ def test_the_rank_of_a_sequence_element_decides_if_known(picked: str, is_open: b
             s = SequenceConstruct (x, z) v = SequenceAt (s, {picked}) d = Shape (v) r = Size (d) c = Equal (r, one)
             y = If (c) <then_branch = t () => (p) {{ p = Neg (v) }}, else_branch = e () => (q) {{ q = Abs (v) }}>
         }}""").graph
-    assert changing(graph).open == ({"y"} if is_open else set())
+    assert Changing(graph).open == ({"y"} if is_open else set())
 
 
 def test_a_branch_excluded_by_the_rank_needs_no_evidence(tmp_path: Path) -> None:

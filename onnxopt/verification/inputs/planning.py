@@ -25,8 +25,8 @@ from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
 from onnxopt.verification.model.decisions import (
     MAY_DECIDE,
+    Changing,
     Deciding,
-    changing,
     conditions,
     hides,
     is_fixed,
@@ -127,7 +127,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
     if "If" in ops or "Loop" in ops:
-        can_change = changing(graph, functions=proto.functions)
+        can_change = Changing(graph, functions=proto.functions)
         plan.conditions = conditions(graph, can_change)
         plan.hides = hides(graph, can_change, plan.conditions)
     return plan

@@ -91,36 +91,26 @@ def is_random_model(model: ModelProto) -> bool:
     return any(is_random(node, functions) for node in model.graph.node)
 
 
-def changing(graph: GraphProto, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> Changing:
-    """Return the `Changing` analysis of a graph, with all graph inputs changeable.
-
-    Results of Shape depend on sizes only, which a fixed signature determines unless elements decide sizes. functions:
-    followed in calls.
-    """
-    found = Changing(functions, facts)
-    found.constants.update((t.name, t) for t in graph.initializer)
-    for i in graph.input:
-        is_sized = _has_shape(i) and all(map(is_fixed, i.type.tensor_type.shape.dim))
-        found.facts[i.name] = ELEMENTS | (0 if is_sized else SIZES) | (0 if _has_shape(i) else RANK)
-    found.follow(graph.node)
-    return found
-
-
 class Changing(Forward[int]):
     """Forward analysis of dependence on inputs and random draws: flags `ELEMENTS`, `SIZES`, `RANK`, `TURN`.
 
-    open: first outputs of nodes with changeable branches or trip counts, at any depth. turning: first outputs of Loops
-    with a changeable end condition.
+    All graph inputs are changeable. Results of Shape depend on sizes only, which a fixed signature determines unless
+    elements decide sizes. open: first outputs of nodes with changeable branches or trip counts, at any depth. turning:
+    first outputs of Loops with a changeable end condition.
     """
 
     PASSES: ClassVar = 20
     TOP: ClassVar = ELEMENTS | SIZES | RANK | TURN
 
-    def __init__(self, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> None:
+    def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> None:
         super().__init__(functions)
         self.open, self.turning = set[str](), set[str]()
         self._single: Collection[str] = facts.single if facts is not None else ()
         self._truths: Mapping[str, Collection[bool]] = facts.truths if facts is not None else {}
+        for i in graph.input:
+            is_sized = _has_shape(i) and all(map(is_fixed, i.type.tensor_type.shape.dim))
+            self.facts[i.name] = ELEMENTS | (0 if is_sized else SIZES) | (0 if _has_shape(i) else RANK)
+        self.walk(graph)
 
     @property
     def values(self) -> set[str]:

@@ -17,7 +17,7 @@ from typing import Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
-from onnxopt.verification.model.decisions import Changing, changing, is_fixed
+from onnxopt.verification.model.decisions import Changing, is_fixed
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
 from onnxopt.verification.model.ranges import ANY, Range, Ranges, common, joined, of_type
@@ -281,7 +281,7 @@ def _rounded(op: str, kind: ElementType | None, fact: Range) -> Range | None:
 def possible_truths(path: Path) -> dict[str, set[bool]]:
     """Return {condition of an If of the main graph: values that it may have}, without the value if always the same.
 
-    Inference and facts take longer than `changing`, and are used only for conditions with a branch not taken.
+    Inference and facts take longer than `Changing` alone, and are used only for conditions with a branch not taken.
     """
     model = Skeleton(path).proto
     found, possible = can_change(model), dict[str, set[bool]]()
@@ -314,7 +314,7 @@ def always_empty(path: Path) -> set[str]:
 def can_change(proto: ModelProto) -> Changing:
     """Return the `Changing` analysis of a model, with facts. Declared shapes and defaults are removed."""
     model = _inferred(proto)
-    return changing(model.graph, model.functions, Facts(model.graph, model.functions))
+    return Changing(model.graph, model.functions, Facts(model.graph, model.functions))
 
 
 def _inferred(proto: ModelProto) -> ModelProto:
