@@ -164,19 +164,22 @@ class Skeleton:
         holds = tensor.HasField("raw_data") or any(len(getattr(tensor, field)) for field in _DATA)
         return None if holds else self.stored.get(tensor.name)
 
-    def array(self, tensor: TensorProto) -> Any:
-        """Return the mapped array of a stored initializer of a numpy type, else None."""
+    def array(self, tensor: TensorProto, *, aligned: bool = True) -> Any:
+        """Return the mapped array of a stored initializer of a numpy type, else None.
+
+        aligned: as kernels require; copied if stored otherwise.
+        """
         where, dtype = self.place(tensor), _DTYPES.get(tensor.data_type)
         if where is None or dtype is None:
             return None
         if not math.prod(tensor.dims):
             return np.zeros(tuple(tensor.dims), dtype)
-        is_aligned = not where.start % np.dtype(dtype).itemsize  # required by kernels
-        return np.frombuffer(where.bytes() if is_aligned else where.read(), dtype).reshape(tuple(tensor.dims))
+        is_view = not aligned or not where.start % np.dtype(dtype).itemsize
+        return np.frombuffer(where.bytes() if is_view else where.read(), dtype).reshape(tuple(tensor.dims))
 
-    def values(self, tensor: TensorProto) -> Any:
-        """Return the array of an initializer."""
-        found = self.array(tensor)
+    def values(self, tensor: TensorProto, *, aligned: bool = True) -> Any:
+        """Return the array of an initializer. `aligned`: see `array`."""
+        found = self.array(tensor, aligned=aligned)
         return tensor_to_array(self.whole(tensor)) if found is None else found
 
     def whole(self, tensor: TensorProto) -> TensorProto:

@@ -89,7 +89,9 @@ class ValueNumbering:
         program = self._program
         if name not in program.constants:
             return "sparse", id(program), name
-        return self.elements(program.constant(name))
+        return self.elements(
+            program.skeleton.values(program.constants[name], aligned=False)
+        )  # not copied, as it is kept
 
     def number(self, nodes: Iterable[int], known: Numbers, fed: Collection[str] = ()) -> None:
         """Add the numbers of results of nodes to `known`, except of fed values."""
