@@ -66,28 +66,29 @@ def infer(model: Model) -> None:
 
     Infers changed nodes first, and nodes downstream only if their inputs became more precise.
     """
+    from onnxopt.analysis.shapes.computed import are_types_computed
+
     graph, since = model.graph, model.inferred_clock
     model.inferred_clock = model.clock
-    if since < 0:
-        from onnxopt.analysis.shapes.computed import are_types_computed
-
-        if are_types_computed(model):
-            return
+    if since < 0 and are_types_computed(model):
+        return
     changed = set(model.marked_since(since))
-    better = _infer(model, unsettled(graph, since))
+    better = _infer(model, unsettled(graph, since), since >= 0)
     if better and since >= 0:
-        _infer(model, downstream(graph, better, changed))
+        _infer(model, downstream(graph, better, changed), False)
 
 
-def _infer(model: Model, part: list[Node]) -> list[Value]:
-    """Infer these nodes. Returns the values with more precise types, if the nodes are not the whole graph."""
-    if not part:
-        return []
+def _infer(model: Model, part: list[Node], again: bool) -> list[Value]:
+    """Infer these nodes, `again` by rules where they suffice. Returns the values with more precise types, if the nodes
+    are not the whole graph."""
+    from onnxopt.analysis.shapes.computed import compute_types
+
+    part, better = compute_types(model.graph, part) if again and not model.graph.owners else (part, [])
     like = typed_alike(model.graph, part)
-    inferred = infer_nodes(model, [n for n in part if like.keys().isdisjoint(n.outputs)], like)
+    inferred = infer_nodes(model, [n for n in part if like.keys().isdisjoint(n.outputs)], like) if part else None
     if inferred is None:
-        return []
-    return _Facts(_own_symbols(model), f"@{next(_runs)}", like).add(model, part, inferred.graph)
+        return better
+    return better + _Facts(_own_symbols(model), f"@{next(_runs)}", like).add(model, part, inferred.graph)
 
 
 def _own_symbols(model: Model) -> set[str]:
@@ -388,7 +389,7 @@ def infer_node(node: Node) -> None:
         return
     from onnxopt.analysis.shapes.computed import is_type_computed
 
-    if is_type_computed(node, graph) or is_misread(node, graph.opset()):
+    if is_type_computed(node, graph, partly=True) or is_misread(node, graph.opset()):
         return
     found = infer_operator(*call) if (call := as_call(node)) is not None else {}
     for i, v in enumerate(node.outputs):

@@ -169,7 +169,7 @@ WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
         (IN_A_FUNCTION % "PRelu", False),
         (DOTS % ("n", "n"), True),
         (DOTS % ("n", "m"), False),
-        (DOTS % ("n", "4"), False),
+        (DOTS % ("n", "4"), True),  # n is 1 or 4
         (DOTS % ("1", "4"), True),
         (PRELU % ("s", "s"), True),
         (PRELU % ("s", "1"), True),

@@ -18,7 +18,7 @@ from onnxopt.graph.value import Shape
 from onnxopt.proto.inference import infer_shapes, inferable
 from onnxopt.proto.messages import tensor_type
 from tests import node_cases
-from tests.samples import ROOT, sample
+from tests.samples import ROOT, parsed, sample
 
 ZOO = ROOT.parent / "shared" / "zoo"
 NEWEST = onnx.defs.onnx_opset_version()
@@ -125,3 +125,24 @@ def test_a_small_network_needs_no_schema_and_no_inference(tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert 0 < int(done.stdout) < len(sample("residual_block").graph.node)
+
+
+SIZES = """<ir_version: 8, opset_import: ["" : 19]>
+g (float[b, 4, t] x, float[4, 4, 4] w) => (int64[r] y) <
+  int64 zero = {0}, int64 one = {1}, float two = {2}, int64[1] last = {-1}, int64[1] first = {-9223372036854775807},
+  int64[1] at = {2}, int64 place = {2}
+> {
+  c = Conv (x, w)  reversed = Slice (c, last, first, at, last)  sum = CumSum (reversed, place)
+  s = Shape (sum)  length = Gather (s, place)  range = Range (zero, length, one)
+  count = CastLike (two, one)  pair = Expand (count, at)  twos = Transpose (pair)  filled = ConstantOfShape (twos)
+  front = Shape <start = 0, end = 1> (x)  size = Squeeze (front)  y = Range (zero, size, one)
+}"""
+
+
+def test_sizes_that_a_running_model_has_are_computed() -> None:
+    """A dim of a tensor is not negative, though its expression may be; an axis taken backwards keeps its size."""
+    model = read_model(parsed(SIZES))
+    assert are_types_computed(model)
+    found = {v.name: v.shape for node in model.graph for v in node.results}
+    assert found["c"] == found["reversed"] == found["sum"] == ("b", 4, "{-3+t}")
+    assert (found["range"], found["filled"], found["size"], found["y"]) == (("{-3+t}",), (2, 2), (), ("b",))

@@ -10,12 +10,14 @@ from collections.abc import Iterable
 
 from onnxopt.analysis.inference import skeleton
 from onnxopt.analysis.shapes.integers import CONTENTS
-from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims
+from onnxopt.analysis.shapes.sizes import SHAPE_RULES
 from onnxopt.analysis.shapes.sweep import ShapeData
+from onnxopt.analysis.shapes.symbolic import Size
+from onnxopt.analysis.types import learn
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Shape, Value
+from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.operators.signatures import tabled
 from onnxopt.proto.messages import tensor_type
 
@@ -33,12 +35,25 @@ def are_types_computed(model: Model) -> bool:
     return _store(model, data, data.sweep(graph))
 
 
-def is_type_computed(node: Node, graph: Graph) -> bool:
-    """Store the types of the results of a node made for `graph`, if rules give them. Returns whether rules do."""
+def is_type_computed(node: Node, graph: Graph, partly: bool = False) -> bool:
+    """Store the types of the results of a node made for `graph`, if rules give them, or `partly` all but some dims.
+    Returns whether rules do."""
     if not _is_ruled(node.op, graph) or node.bodies or node.has_references:
         return False
     data = ShapeData(assumed=True)
-    return _store(graph.model, data, data.visit(node), node.operands)
+    return _store(graph.model, data, data.visit(node), node.operands, partly)
+
+
+def compute_types(graph: Graph, nodes: Iterable[Node]) -> tuple[list[Node], list[Value]]:
+    """Store the types of results that rules give. Returns (other nodes, values with more precise types)."""
+    others, better = list[Node](), list[Value]()
+    for node in nodes:
+        before = [(v, v.dtype, v.shape) for v in node.results]
+        if is_type_computed(node, graph):
+            better += [v for v, kind, dims in before if (kind, dims) != (v.dtype, v.shape)]
+        else:
+            others.append(node)
+    return others, better
 
 
 def _is_ruled(op: str, graph: Graph) -> bool:
@@ -46,28 +61,34 @@ def _is_ruled(op: str, graph: Graph) -> bool:
     return is_tabled and not graph.model.has_function(op)
 
 
-def _store(model: Model, data: ShapeData, visited: Iterable[Node], read: Iterable[Value] = ()) -> bool:
-    """Store the types if all sizes are settled: numbers, symbols of the file, symbols in shapes of `read`."""
+def _store(
+    model: Model, data: ShapeData, visited: Iterable[Node], read: Iterable[Value] = (), partly: bool = False
+) -> bool:
+    """Store the types if all dims are settled: numbers, symbols of the file, expressions of these, dims of `read`.
+
+    `partly`: other dims are unknown.
+    """
     allowed, model.inference_allowed = model.inference_allowed, False
-    found: dict[Value, Shape | None] = {}
+    found: dict[Value, Shape] = {}
     try:
         for node in visited:
             for v in node.results:
                 if not v.constant:
-                    dims = found[v] = _settled(data.dims.get(v), read)
+                    dims = data.dims.get(v)
                     if dims is None or not v.dtype:
                         return False
+                    found[v] = tuple([_settled(d, read) for d in dims])
+                    if (None in found[v] and not partly) or v.shape not in (None, found[v]):
+                        return False  # inference finds sizes that are equal, and renames them everywhere
     finally:
         model.inference_allowed = allowed
-    for v, dims in found.items():
-        v.shape = v.shape if v.shape is not None else dims
+    for v, shape in found.items():
+        learn(v, shape, asked=model.is_vague and not v.unasked)
+        model.is_vague |= None in shape
     return True
 
 
-def _settled(dims: Dims | None, read: Iterable[Value]) -> Shape | None:
-    """Return dims that are numbers, symbols of the file, expressions of these, or dims of `read`; None if a dim is none
-    of them."""
-    named = [d if isinstance(d, int) else d.name for d in dims or ()]
-    known = {d for v in read for d in v.shape or ()}
-    is_open = any(d < 0 if isinstance(d, int) else "@" in d and d not in known for d in named)
-    return None if dims is None or is_open else tuple(named)
+def _settled(size: Size, read: Iterable[Value]) -> Dim:
+    if isinstance(size, int):
+        return size if size >= 0 else None
+    return size.name if "@" not in size.name or any(size.name in (v.shape or ()) for v in read) else None

@@ -153,11 +153,11 @@ def _slice(s: ShapeData, n: Node) -> Found | None:
         return tuple(None if axes is None or i in axes or i - len(x) in axes else d for i, d in enumerate(x))
     result: list[Size | None] = list(x)
     for axis, start, end, step in found:
-        result[axis] = _extent(x, axis, start, end, step)
+        result[axis] = _extent(s, x, axis, start, end, step)
     return tuple(result)
 
 
-def _extent(x: Dims, axis: int, start: Size | None, end: Size | None, step: int) -> Size | None:
+def _extent(s: ShapeData, x: Dims, axis: int, start: Size | None, end: Size | None, step: int) -> Size | None:
     """Return the number of elements of [start:end:step] along an axis.
 
     None if an unknown comparison decides, or if runtimes infer another number than they compute (backwards to the
@@ -169,14 +169,16 @@ def _extent(x: Dims, axis: int, start: Size | None, end: Size | None, step: int)
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         taken = indices(start, end, step, size)
         return None if taken is None else len(range(size)[taken])
+    if step == start == -1 and isinstance(end, int) and end <= -LARGEST[0]:  # reversed
+        return size
     if isinstance(end, int) and is_behind(end, axis, x):
         end = size
     if step > 1 and end == size and isinstance(start, int) and 0 <= start < step:
         return quotient(size + (step - 1 - start), step)
-    return _between(start, end, size) if step == 1 else None
+    return _between(s, start, end, size) if step == 1 else None
 
 
-def _between(start: Size, end: Size, size: Size) -> Size | None:
+def _between(s: ShapeData, start: Size, end: Size, size: Size) -> Size | None:
     """Return the number of elements of [start:end] of `size` elements."""
     if isinstance(end, int) and end < 0:
         end = size + end
@@ -187,7 +189,7 @@ def _between(start: Size, end: Size, size: Size) -> Size | None:
     if start == 0 and isinstance(size, int) and size > 0 and is_nonnegative(end):
         return least(end, size)
     # Without clamping only if 0 ≤ start ≤ end ≤ size is proven.
-    return end - start if all(map(is_nonnegative, (start, end - start, size - end))) else None
+    return end - start if all(map(s.is_size, (start, end - start, size - end))) else None
 
 
 # -- sizes from operands --------------------------------------------------------------------------------------
@@ -197,14 +199,14 @@ def _between(start: Size, end: Size, size: Size) -> Size | None:
 def _reshape(s: ShapeData, n: Node) -> Found | None:
     target, x = s.data_in(n, 1).reshape(-1).tolist(), s.shape(n.input(0))
     keeps_zero = n.attr("allowzero", 0)
-    sizes: list[Size | None] = [_target(t, i, x, keeps_zero) for i, t in enumerate(target)]
+    sizes: list[Size | None] = [_target(s, t, i, x, keeps_zero) for i, t in enumerate(target)]
     if -1 in sizes and x is not None:
         others = [t for t in sizes if t != -1]
         sizes[sizes.index(-1)] = None if None in others else divide(product(x), product(others))
     return tuple(None if t == -1 else t for t in sizes)
 
 
-def _target(t: Size | None, i: int, x: Dims | None, keeps_zero: bool) -> Size | None:
+def _target(s: ShapeData, t: Size | None, i: int, x: Dims | None, keeps_zero: bool) -> Size | None:
     """Return the dim made by a Reshape of shape `x` from element `t`, the i-th of its target; -1 is inferred.
 
     None for an element that may be -1 or 0 at run time, such as 3 - N. A 0 copies the input's dim, unless kept. Two
@@ -214,7 +216,7 @@ def _target(t: Size | None, i: int, x: Dims | None, keeps_zero: bool) -> Size | 
     own = x[i] if x is not None and i < len(x) else None
     if t is None or (own is not None and t == own):
         return t
-    if not isinstance(t, int) and not is_nonnegative(t):
+    if not isinstance(t, int) and not s.is_size(t):
         return None
     if keeps_zero or t == -1 or is_positive(t) or (x is not None and own is None):
         return t
@@ -261,7 +263,7 @@ def _range(s: ShapeData, n: Node) -> Found | None:
     if delta != 1 or start is None or limit is None:
         return (None,)
     count = limit - start
-    return (count,) if is_nonnegative(count) else (None,)
+    return (count,) if s.is_size(count) else (None,)
 
 
 # -- Loops ----------------------------------------------------------------------------------------------------

@@ -269,17 +269,13 @@ def _unknown(s: ShapeData, v: Value | None) -> Array:
     return np.full(length, None, dtype=object)
 
 
-@_rule("Transpose")
-def _transposed(s: ShapeData, n: Node) -> Array | None:
-    """Return the permuted elements, for types only: otherwise left to constant folding, behind other passes."""
-    x = s.data_in(n, 0)
-    return x.transpose(order_of(n, x.ndim)) if s.assumed else None
-
-
-@_rule("Expand")
-def _repeated(s: ShapeData, n: Node) -> Array | None:
+@_rule("Expand", "Transpose")
+def _rearranged(s: ShapeData, n: Node) -> Array | None:
+    """Return the elements of a small result, for types only: rewrites leave constants to constant folding."""
     x, numbers = s.data_in(n, 0), ints(_array(s.dims_of(n.outputs[0])))
-    return None if numbers is None or math.prod(numbers) > SMALL else np.broadcast_to(x, numbers)
+    if not s.assumed or numbers is None or math.prod(numbers) > SMALL:
+        return None
+    return x.transpose(order_of(n, x.ndim)) if n.op == "Transpose" else np.broadcast_to(x, numbers)
 
 
 @_rule("Reshape", "Squeeze", "Unsqueeze")

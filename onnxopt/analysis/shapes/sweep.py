@@ -24,7 +24,7 @@ from onnxopt.analysis.shapes import indexing  # noqa: F401 - registers rules
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL
 from onnxopt.analysis.shapes.operators import least_read
 from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims, Found, Unknown, is_picked
-from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, symbol
+from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, is_nonnegative, symbol
 from onnxopt.analysis.types import learn
 from onnxopt.graph.emission import type_results
 from onnxopt.graph.graph import Graph
@@ -60,6 +60,7 @@ class ShapeData:
     _least: dict[str, int] = field(default_factory=dict)  # minimum of each symbol, if the model runs
     _symbols: dict[str, Expr] = field(default_factory=dict)
     _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # symbols of tensors' dims, by symbol
+    _seen: set[Size] = field(default_factory=set)  # dims of tensors
     kept: bool = False
     _visits: dict[Node, tuple[int, Facts]] = field(default_factory=dict)  # by node: clock and facts at the visit
     _other: set[Value] = field(default_factory=set)  # values changed since the last sweep
@@ -110,7 +111,7 @@ class ShapeData:
     def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
         """Return trial data under the assumption of these shapes."""
         dims, contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
-        trial = ShapeData(dims, contents, True, self._least, self._symbols)
+        trial = ShapeData(dims, contents, True, self._least, self._symbols, _seen={*self._seen})
         for value, sizes in shapes.items():
             trial._keep(value, trial._sizes(sizes))
         return trial
@@ -137,12 +138,21 @@ class ShapeData:
         self._asked = True
         return is_picked(value)
 
+    def is_size(self, size: Size) -> bool:
+        """Whether a size is ≥ 0 if the model runs: proven, or a dim of a tensor."""
+        if is_nonnegative(size):
+            return True
+        self._asked = True
+        return size in self._seen
+
     def is_beside_bodies(self, node: Node) -> bool:
         self._asked = True
         return node.graph is None or bool(node.graph.model.graph.owners)
 
     def _keep(self, value: Value, dims: Dims) -> Dims:
         self.dims[value] = dims
+        if value.graph is value.graph.model.graph:  # a body may not run
+            self._seen.update(dims)
         symbols = [name for d in dims if isinstance(d, Expr) and len(d.terms) == 1 for name in d.terms[0][0]]
         if _MAX_SAFE_FACTORS < len(symbols) <= _MAX_SYMBOLS:
             found = tuple(sorted(symbols))
@@ -228,12 +238,11 @@ class ShapeData:
         for v, content in zip(node.outputs, found if isinstance(found, list) else (found,)):
             if v is not None and content is not None and content.size <= SMALL:
                 self.contents[v] = content
-                if types.shape(v) != content.shape:  # a Shape's length reveals the rank
-                    self.learn(v, content.shape)
+                self.learn(v, content.shape)
 
     def learn(self, value: Value, dims: Found) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
-        known = types.shape(value)
+        known = value.known_shape if self.assumed else types.shape(value)
         sizes = [d for d in dims if d is not None]
         if len(sizes) == len(dims):
             if known == tuple([d if isinstance(d, int) else d.name for d in sizes]):
