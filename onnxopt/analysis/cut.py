@@ -189,11 +189,7 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
     begins = named or [v for v in model.graph.inputs if not v.constant]
     given = set(begins)
     _refuse_inputs(model, ends, given)
-    known, wanted = _computed(model, given), ends or [v for v in opened.ends if v not in given]
-    found = [v for v in wanted if v in known or is_stored(v)]
-    if not found or (ends and len(found) < len(ends)):
-        missing = [v for v in wanted if v not in found]
-        raise _lack(model, missing, given, "input" if opened.owners else "graph input")
+    found = _computable(model, ends, opened, given)
     nodes, seen = _behind(found, given)
     opened.refuse_owners(model, nodes, found)
     return Cut(
@@ -204,6 +200,16 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
         left_out=[] if ends else [v.name for v in opened.ends if v not in found],
         scope=scope,
     )
+
+
+def _computable(model: Model, ends: Sequence[Value], opened: Opened, given: Collection[Value]) -> list[Value]:
+    """Return `ends`, or by default the outputs of the scope that `given` suffices for. Raises UsageError for a lack."""
+    known, wanted = _computed(model, given), ends or [v for v in opened.ends if v not in given]
+    found = [v for v in wanted if v in known or is_stored(v)]
+    if not found or (ends and len(found) < len(ends)):
+        missing = [v for v in wanted if v not in found]
+        raise _lack(model, missing, given, "input" if opened.owners else "graph input")
+    return found
 
 
 def _refuse_inputs(model: Model, ends: Iterable[Value], given: Collection[Value]) -> None:
@@ -266,7 +272,7 @@ def _in_scope(scope: Graph, name: str) -> str:
     return ""
 
 
-def _computed(model: Model, given: set[Value]) -> set[Value]:
+def _computed(model: Model, given: Collection[Value]) -> set[Value]:
     """Return the values computable from `given` and stored constants."""
     known = set(given)
     for node in model.graph:
@@ -275,7 +281,7 @@ def _computed(model: Model, given: set[Value]) -> set[Value]:
     return known
 
 
-def _behind(ends: Iterable[Value], given: set[Value]) -> tuple[set[Node], set[Value]]:
+def _behind(ends: Iterable[Value], given: Collection[Value]) -> tuple[set[Node], set[Value]]:
     """Return (nodes needed by `ends`, values read), stopping at `given`."""
     nodes: set[Node] = set()
     seen: set[Value] = set()
@@ -292,7 +298,7 @@ def _behind(ends: Iterable[Value], given: set[Value]) -> tuple[set[Node], set[Va
     return nodes, seen
 
 
-def _lack(model: Model, ends: list[Value], given: set[Value], kind: str) -> UsageError:
+def _lack(model: Model, ends: list[Value], given: Collection[Value], kind: str) -> UsageError:
     seen = _behind(ends, given)[1]
     missing = [v.name for v in model.graph.inputs if v in seen and v not in given and not is_stored(v)]
     if not missing:

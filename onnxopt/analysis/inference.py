@@ -156,8 +156,8 @@ def _typed(nodes: Iterable[Node], wrong: Collection[str], inferred: GraphProto) 
     found = {i.name: i.type.tensor_type.elem_type for i in (*inferred.value_info, *inferred.output)}
     for node in nodes:
         if node.outputs[0] is not None and node.outputs[0].name in wrong:
-            for v in node.outputs:
-                if v is not None and found.get(v.name, 0):
+            for v in node.results:
+                if found.get(v.name, 0):
                     yield tensor_value_info(v.name, found[v.name], v.shape)
 
 
@@ -341,8 +341,8 @@ class Vagueness:
         self.known: dict[Shape | None, bool] = {None: True}
 
     def is_in(self, node: Node) -> bool:
-        for v in node.outputs:
-            if v is not None and (not v.dtype or self.has(v.shape)):
+        for v in node.results:
+            if not v.dtype or self.has(v.shape):
                 return True
         return False
 

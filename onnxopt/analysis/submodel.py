@@ -37,8 +37,8 @@ def boundary(nodes: Sequence[Node]) -> Boundary:
             if value.producer in inside:
                 continue
             (constants if value.constant else inputs)[value] = None
-        for v in node.outputs:
-            if v is not None and (v.is_output or any(_scope_user(u, node.graph) not in inside for u in v.users)):
+        for v in node.results:
+            if v.is_output or any(u.around_in(node.graph) not in inside for u in v.users):
                 outputs.append(v)
     return list(inputs), list(constants), outputs
 
@@ -61,15 +61,6 @@ def is_stored(value: Value) -> bool:
 def _sparse(value: Value) -> SparseTensorProto | None:
     found = () if value.graph.is_function else value.graph.proto.sparse_initializer
     return next((s for s in found if s.values.name == value.name), None)
-
-
-def _scope_user(user: Node, scope: Graph | None) -> Node | None:
-    """Return the node of `scope` that is the reader `user` or holds it in a body."""
-    while user.graph is not scope:
-        if user.graph is None or user.graph.owner is None:
-            return None
-        user = user.graph.owner
-    return user
 
 
 def submodel(

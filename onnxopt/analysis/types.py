@@ -144,8 +144,8 @@ class _Facts:
         """
         renamed = []
         for node in graph:
-            for value in node.outputs:
-                if value is not None and value.shape is not None and not self.same.keys().isdisjoint(value.shape):
+            for value in node.results:
+                if value.shape is not None and not self.same.keys().isdisjoint(value.shape):
                     learn(value, tuple(map(self._best, value.shape)), renamed=True)
                     renamed.append(value)
         return renamed

@@ -84,11 +84,10 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
             raise ModelError(f"{source} is a directory", inside(source))
         _refuse_place(job, source)
         # Results that refer to further files are not cached.
-        cached = bool(job.cache) and job.options.external != "reuse"
-        cache = Cache(Path(job.cache)) if cached else None
-        key = cache.key(source, job) if cache is not None else None
+        cache = Cache(Path(job.cache)) if job.cache and job.options.external != "reuse" else None
+        key = None
         if cache is not None:
-            outcome.notes = cache.notes  # includes later notes
+            key, outcome.notes = cache.key(source, job), cache.notes  # includes later notes
         if cache is not None and key is not None:
             shelf = stack.enter_context(staging(job))
             if _from_cache(cache, key, job, source, outcome, shelf):

@@ -180,15 +180,14 @@ class _Capture(Instrument):
             return []
         if nodes is None:
             assert self.model is not None
-            makers = {v.name: n for graph in self.model.scopes() for n in graph for v in n.outputs if v is not None}
+            makers = {v.name: n for graph in self.model.scopes() for n in graph for v in n.results}
             nodes = dict.fromkeys([makers[name] for name in self.values if name in makers][:1])
         return _around(nodes) if nodes else []
 
 
 def _around(nodes: dict[Node, Any]) -> list[ModelProto]:
     """Return submodels of the nodes alone, then with increasing neighbourhoods."""
-    graph = next(iter(nodes)).graph
-    assert graph is not None
+    graph = next(iter(nodes)).scope
     inside, parts = set(nodes), []
     for _ in range(_RINGS):
         ordered = [n for n in graph if n in inside]
@@ -196,8 +195,8 @@ def _around(nodes: dict[Node, Any]) -> list[ModelProto]:
             part = submodel(graph, ordered, "submodel")
             inline_data(part, data_of(graph.model))
             parts.append(part)
-        ring = {v.producer for n in inside for v in n.inputs if v is not None and v.graph is graph}
-        ring |= {u for n in inside for v in n.outputs if v is not None for u in v.users if u.graph is graph}
+        ring = {v.producer for n in inside for v in n.operands if v.graph is graph}
+        ring |= {u for n in inside for v in n.results for u in v.users if u.graph is graph}
         inside |= {n for n in ring if n is not None}
     return parts
 

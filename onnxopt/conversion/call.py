@@ -154,7 +154,7 @@ class Known:
         types.update(model)
         self._sizes = ShapeData()
         for scope in reversed([*model.scopes()]):  # bodies after the graphs around them
-            found = (v for node in self._sizes.sweep(scope) for v in node.outputs if v is not None)
+            found = (v for node in self._sizes.sweep(scope) for v in node.results)
             for value in (*scope.inputs, *found):
                 self._values[value.name] = value
                 if types.dtype(value) and self._lacks_shape(value.name):

@@ -108,7 +108,7 @@ class Carrier:
     def _reads_sizes(self, node: Node) -> bool:
         if node.op in ("Shape", "Size"):
             return True
-        operands = [v for v in node.inputs if v is not None]
+        operands = node.operands
         return self.at.keys().isdisjoint(operands) and any(map(self.has_symbol, operands))
 
     def _content(self, node: Node) -> Array | None:
@@ -132,7 +132,7 @@ class Carrier:
             return
         if result_bytes(node, given) > _MAX_INDEX_BYTES:
             return
-        made = evaluate(node, given, scope_of(node).opset(node.domain))
+        made = evaluate(node, given, node.scope.opset(node.domain))
         self._known.update((v, array) for v, array in zip(node.outputs, made or ()) if v is not None)
 
     def _integers(self, value: Value | None) -> Array | None:
@@ -152,7 +152,7 @@ class Carrier:
 
     def refuse(self, node: Node, why: str) -> NoReturn:
         """Raises UsageError: the dim cannot follow behind this node."""
-        scope = scope_of(node).path
+        scope = node.scope.path
         raise UsageError(
             f"{self.model.name}: {scope}: {node!r}: {why}",
             f"so {self.name!r} cannot become a symbol by rewriting: export the model with a dynamic dim",
@@ -172,8 +172,7 @@ class Carrier:
 
         A size of one is broadcast. A repetition of the same numbers, as folding makes, is read once and repeated.
         """
-        value = node.inputs[index]
-        assert value is not None
+        value = node.operand(index)
         dims, axis, inner = self.dims(node, value), carried.axis, carried.inner
         if axis < 0 or (dims[axis] == 1 and broadcasts):
             return
@@ -181,7 +180,7 @@ class Carrier:
             self.refuse(node, f"`{value.name}` has another size along the axis of {self.name!r}")
         one = self._one_sample(node, value, axis, inner)
         if not (inner == 1 and broadcasts):
-            graph = scope_of(node)
+            graph = node.scope
             repeats = [graph.constant(np.ones(1, np.int64), "one", node)] * len(dims)
             repeats[axis] = self.length()
             one = graph.make("Tile", [one, graph.make("Concat", repeats, before=node, axis=0)], before=node)
@@ -193,9 +192,9 @@ class Carrier:
         if not self._is_alike(value, axis, inner):
             self.refuse(node, f"`{value.name}` holds different numbers for each of the {self.size} samples")
         if value.constant:
-            return scope_of(node).constant(value.array.take(range(inner), axis), value.name, node)
-        start, end, at = (scope_of(node).constant(np.array([i]), "bound", node) for i in (0, inner, axis))
-        return scope_of(node).make("Slice", [value, start, end, at], before=node)
+            return node.scope.constant(value.array.take(range(inner), axis), value.name, node)
+        start, end, at = (node.scope.constant(np.array([i]), "bound", node) for i in (0, inner, axis))
+        return node.scope.make("Slice", [value, start, end, at], before=node)
 
     def _is_alike(self, value: Value, axis: int, inner: int) -> bool:
         """Return whether the numbers of all samples are proven to be the same."""
@@ -233,16 +232,15 @@ class Carrier:
             self.refuse(node, f"its size along the axis of {self.name!r} hangs on other dims, too")
         if factor == 1:
             return self.length()
-        times = scope_of(node).constant(np.array([factor]), "factor", node)
-        return scope_of(node).make("Mul", [self.length(), times], before=node)
+        times = node.scope.constant(np.array([factor]), "factor", node)
+        return node.scope.make("Mul", [self.length(), times], before=node)
 
     def rewrite(self, node: Node, index: int, sizes: Array, changed: Mapping[int, int | Carried]) -> None:
         """Change elements of the sizes in operand `index`, to numbers or to computed sizes."""
-        value = node.inputs[index]
-        assert value is not None
+        value = node.operand(index)
         numbers = [changed.get(i, e) for i, e in enumerate(sizes.tolist())]
         if all(isinstance(e, int) for e in numbers):
-            node.set_input(index, scope_of(node).constant(np.array(numbers, np.int64), value.name, node))
+            node.set_input(index, node.scope.constant(np.array(numbers, np.int64), value.name, node))
             return
         parts: list[Value] = []
         for i in range(len(numbers)):
@@ -250,11 +248,11 @@ class Carrier:
             if isinstance(new, Carried):
                 parts.append(self.written(node, new))
             elif isinstance(numbers[i], int):
-                parts.append(scope_of(node).constant(np.array([numbers[i]], np.int64), "size", node))
+                parts.append(node.scope.constant(np.array([numbers[i]], np.int64), "size", node))
             else:
-                at = scope_of(node).constant(np.array([i]), "at", node)
-                parts.append(scope_of(node).make("Gather", [value, at], before=node, axis=0))
-        node.set_input(index, scope_of(node).make("Concat", parts, before=node, axis=0))
+                at = node.scope.constant(np.array([i]), "at", node)
+                parts.append(node.scope.make("Gather", [value, at], before=node, axis=0))
+        node.set_input(index, node.scope.make("Concat", parts, before=node, axis=0))
 
     def sizes(self, node: Node, index: int) -> Array:
         """Return the sizes in operand `index` with the symbol; an unknown size is None."""
@@ -284,12 +282,6 @@ def places(carrier: Carrier, before: Sequence[Size], after: Sequence[Size], c: C
     return sorted(found, key=order)
 
 
-def scope_of(node: Node) -> Graph:
-    """Return the graph or body with the node."""
-    assert node.graph is not None
-    return node.graph
-
-
 def rank(value: Value | None) -> int:
     return (types.rank(value) or 0) if value is not None else 0
 
@@ -297,10 +289,3 @@ def rank(value: Value | None) -> int:
 def axis_in(node: Node, name: str, count: int, default: int = 0) -> int:
     """Return the axis in an attribute, of `count` axes."""
     return axis_of(int(node.attr(name, default)), count)
-
-
-def operand(node: Node, index: int) -> Value:
-    """Return an operand that the standard requires."""
-    value = node.inputs[index]
-    assert value is not None
-    return value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from onnxopt.analysis.shapes.symbolic import Size
-from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, operand, rank
+from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, rank
 from onnxopt.conversion.carry_views import (
     expand,
     filled,
@@ -75,7 +75,7 @@ def _by_axes(c: Carrier, node: Node) -> Results:
         is_total = node.op in REDUCTIONS and not listed_axes(node)
         c.refuse(node, _along(c) if is_total else f"how {c.name!r} goes through this operator is not known")
     data = {i: v for i, v in enumerate(node.inputs) if v is not None and v in a.data}
-    all_data = all(v in a.data for v in node.inputs if v is not None and v in c.at)
+    all_data = all(v in a.data for v in node.operands if v in c.at)
     c.require(node, all_data, f"what follows {c.name!r} is no data of this operator")
     carried = _one(c, node, {v: _LAST for v in a.data if v in c.at}, a.rank)
     c.require(node, carried.axis not in a.along and carried.axis < a.rank - a.last, _along(c))
@@ -86,7 +86,7 @@ def _by_axes(c: Carrier, node: Node) -> Results:
 
 def _like(c: Carrier, node: Node) -> Results:
     """Return the axis of the first operand for each result."""
-    first = operand(node, 0)
+    first = node.operand(0)
     if first not in c.at and node.op == "CastLike":  # the second operand gives a type only
         return [None]
     c.require(node, first in c.at, f"what follows {c.name!r} is no data of this operator")
@@ -131,13 +131,13 @@ def _product(a: int, b: int) -> Rule:
     """Return the rule of a product of the operands `a` and `b`, matrices."""
 
     def rule(c: Carrier, node: Node) -> Results:
-        x, y, count = operand(node, a), operand(node, b), rank(node.output)
+        x, y, count = node.operand(a), node.operand(b), rank(node.output)
         read = [i for i, v in enumerate(node.inputs) if v in c.at]
         is_known = {*read} <= {a, b} and min(rank(x), rank(y)) >= 2
         c.require(node, is_known, f"how {c.name!r} goes through this product is not known")
         for i, v, contracted in ((a, x, -1), (b, y, -2)):
             c.require(node, i not in read or c.at[v].axis - rank(v) != contracted, _along(c))
-        carried = _one(c, node, {operand(node, i): _LAST for i in read}, count)
+        carried = _one(c, node, {node.operand(i): _LAST for i in read}, count)
         if carried.axis < count - 2:
             axes = {i: carried.axis - count + rank(v) for i, v in ((a, x), (b, y))}
             c.meet(node, axes, carried, broadcasts=True)
@@ -149,7 +149,7 @@ def _product(a: int, b: int) -> Rule:
 
 
 def _gemm(c: Carrier, node: Node) -> Results:
-    x, y = operand(node, 0), operand(node, 1)
+    x, y = node.operand(0), node.operand(1)
     row = 1 if node.attr("transA") else 0
     c.require(node, y not in c.at and x in c.at and c.at[x].axis == row, _along(c))
     carried, bias = c.at[x]._replace(axis=0), node.input(2)
@@ -192,7 +192,7 @@ def _takes_all(c: Carrier, indices: Value | None, dims: Sequence[Size], listed: 
 
 
 def _gather(c: Carrier, node: Node) -> Results:
-    data, indices = operand(node, 0), operand(node, 1)
+    data, indices = node.operand(0), node.operand(1)
     sized = c.has_symbol(data) or c.has_symbol(indices)
     c.require(node, not sized, f"it computes with the size of {c.name!r}")
     axis = axis_in(node, "axis", rank(data))
@@ -207,7 +207,7 @@ def _gather(c: Carrier, node: Node) -> Results:
 
 
 def _gather_nd(c: Carrier, node: Node) -> Results:
-    data, indices = operand(node, 0), operand(node, 1)
+    data, indices = node.operand(0), node.operand(1)
     shared, behind = int(node.attr("batch_dims", 0)), rank(indices) - 1
     carried = _one(c, node, {v: 0 for v in (data, indices) if v in c.at})
     if indices not in c.at and carried.axis >= shared:
@@ -220,7 +220,7 @@ def _gather_nd(c: Carrier, node: Node) -> Results:
 
 def _taken_axes(c: Carrier, node: Node, shared: int, carried: Carried) -> Results:
     """Return the axis behind a GatherND whose data alone follow, along an axis behind `shared` axes of batch."""
-    data, indices = operand(node, 0), operand(node, 1)
+    data, indices = node.operand(0), node.operand(1)
     listed = c.dims(node, indices)[-1]
     if not isinstance(listed, int):
         c.refuse(node, "how many axes it takes is not known")
@@ -231,7 +231,7 @@ def _taken_axes(c: Carrier, node: Node, shared: int, carried: Carried) -> Result
 
 
 def _scatter_nd(c: Carrier, node: Node) -> Results:
-    data, indices, updates = (operand(node, i) for i in range(3))
+    data, indices, updates = (node.operand(i) for i in range(3))
     listed, behind = c.dims(node, indices)[-1], rank(indices) - 1
     if indices in c.at or not isinstance(listed, int) or (data in c.at and c.at[data].axis < listed):
         c.refuse(node, f"it writes some of the places along {c.name!r}")
@@ -243,7 +243,7 @@ def _scatter_nd(c: Carrier, node: Node) -> Results:
 
 
 def _places_of(c: Carrier, node: Node) -> Results:
-    x = operand(node, 0)
+    x = node.operand(0)
     carried, axis = c.at[x], axis_in(node, "axis", rank(x))
     c.require(node, carried.axis != axis, _along(c))
     gone = not node.keeps_dims and carried.axis > axis
@@ -251,7 +251,7 @@ def _places_of(c: Carrier, node: Node) -> Results:
 
 
 def _one_hot(c: Carrier, node: Node) -> Results:
-    indices = operand(node, 0)
+    indices = node.operand(0)
     c.require(node, indices in c.at, f"it computes with the size of {c.name!r}")
     carried, axis = c.at[indices], axis_in(node, "axis", rank(indices) + 1, -1)
     return [carried._replace(axis=carried.axis + (carried.axis >= axis))]
@@ -269,7 +269,7 @@ def _recurrent(c: Carrier, node: Node) -> Results:
 
 
 def _mean_variance(c: Carrier, node: Node) -> Results:
-    x = operand(node, 0)
+    x = node.operand(0)
     reduced = {a % rank(x) for a in node.attr("axes", (0, 2, 3))}
     c.require(node, c.at[x].axis not in reduced, _along(c))
     return [c.at[x]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxopt.analysis.shapes.sizes import LARGEST, cuts_of, product
 from onnxopt.analysis.shapes.symbolic import Size, divide
-from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, operand, places, rank, scope_of
+from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, places, rank
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.rewriting.rule import listed_axes
@@ -17,7 +17,7 @@ from onnxopt.rewriting.rule import listed_axes
 
 
 def flatten(c: Carrier, node: Node) -> Results:
-    x = operand(node, 0)
+    x = node.operand(0)
     dims, carried = c.dims(node, x), c.at[x]
     axis = axis_in(node, "axis", len(dims), 1)
     first, last = (0, axis) if carried.axis < axis else (axis, len(dims))
@@ -27,7 +27,7 @@ def flatten(c: Carrier, node: Node) -> Results:
 
 
 def unsqueeze(c: Carrier, node: Node) -> Results:
-    x, axes, count = operand(node, 0), listed_axes(node), len(c.dims(node, node.output))
+    x, axes, count = node.operand(0), listed_axes(node), len(c.dims(node, node.output))
     if axes is None or x not in c.at:
         c.refuse(node, "its axes are computed")
     added = {a % count for a in axes}
@@ -36,7 +36,7 @@ def unsqueeze(c: Carrier, node: Node) -> Results:
 
 
 def squeeze(c: Carrier, node: Node) -> Results:
-    x, given = operand(node, 0), listed_axes(node)
+    x, given = node.operand(0), listed_axes(node)
     c.require(node, x in c.at and (given is not None or node.input(1) is None), "its axes are computed")
     dims, carried = c.dims(node, x), c.at[x]
     gone = {a % len(dims) for a in given or ()}
@@ -55,18 +55,18 @@ def reshaped(c: Carrier, node: Node, x: Value) -> Results:
     target = [-1 if i == place.axis else d for i, d in enumerate(after)]
     if not all(isinstance(d, int) for d in target):
         c.refuse(node, f"it drops the axis of {c.name!r}")
-    shape = scope_of(node).constant(np.array(target, np.int64), "shape", node)
-    made = scope_of(node).make("Reshape", [x, shape], before=node)
+    shape = node.scope.constant(np.array(target, np.int64), "shape", node)
+    made = node.scope.make("Reshape", [x, shape], before=node)
     output = node.output
     assert made.producer is not None
-    scope_of(node).take_over(output, made.producer)
-    scope_of(node).remove(node)
+    node.scope.take_over(output, made.producer)
+    node.scope.remove(node)
     c.follow(output, place)
     return []
 
 
 def reshape(c: Carrier, node: Node) -> Results:
-    x = operand(node, 0)
+    x = node.operand(0)
     c.require(node, x in c.at, f"its target has the size of {c.name!r}, and its operand does not follow")
     c.require(node, node.input(1) is not None, "its target is an attribute; --target-opset 13 makes that an operand")
     target, after = c.sizes(node, 1).tolist(), c.dims(node, node.output)
@@ -126,7 +126,7 @@ def symbolic_size(c: Carrier, node: Node, index: int) -> Carried | None:
 
 
 def expand(c: Carrier, node: Node) -> Results:
-    x, said, target = operand(node, 0), symbolic_size(c, node, 1), c.sizes(node, 1)
+    x, said, target = node.operand(0), symbolic_size(c, node, 1), c.sizes(node, 1)
     count = len(c.dims(node, node.output))
     shift = count - len(target)  # from axes of the target to axes of the result
     if x not in c.at:
@@ -150,7 +150,7 @@ def filled(c: Carrier, node: Node) -> Results:
 
 
 def tile(c: Carrier, node: Node) -> Results:
-    x, said = operand(node, 0), symbolic_size(c, node, 1)
+    x, said = node.operand(0), symbolic_size(c, node, 1)
     if x in c.at:
         kept = said is None and c.sizes(node, 1)[c.at[x].axis] == 1
         c.require(node, kept, f"it repeats what follows {c.name!r}")
@@ -161,7 +161,7 @@ def tile(c: Carrier, node: Node) -> Results:
 
 
 def slice(c: Carrier, node: Node) -> Results:
-    x = operand(node, 0)
+    x = node.operand(0)
     c.require(node, x in c.at, f"it computes with the size of {c.name!r}")
     c.require(node, node.input(1) is not None, "its bounds are attributes; --target-opset 13 makes these operands")
     carried, dims, listed = c.at[x], c.dims(node, x), listed_axes(node, 3)

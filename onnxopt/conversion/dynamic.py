@@ -123,7 +123,7 @@ def _carry_all(c: Carrier, graph: Graph) -> None:
     for node in list(graph):
         if c.computes_size(node):
             continue
-        read = values_read(node) if node.bodies else [v for v in node.inputs if v is not None]
+        read = values_read(node) if node.bodies else node.operands
         if not any(v in c.at or c.has_symbol(v) for v in read):
             c.evaluate(node)
             continue

@@ -171,4 +171,4 @@ def settle_shapes(model: Model, again: Callable[[], Model]) -> None:
 
 def _results(model: Model) -> Iterator[Value]:
     """Yield the results of all nodes."""
-    return (v for node in model.nodes() for v in node.outputs if v is not None)
+    return (v for node in model.nodes() for v in node.results)

@@ -31,9 +31,7 @@ def strip_qdq(model: Model, keep: Collection[str]) -> list[str]:
         if _is_kept(node, keep) or _is_kept(source, keep):
             continue
         if source is not None and not (why := _why_not(source, node)):
-            x = source.input(0)
-            assert x is not None
-            _replace(node, x)
+            _replace(node, source.operand(0))
             pairs += 1
         elif source is None and not (why := _fold(node)):
             weights += 1
@@ -112,12 +110,10 @@ def _are_equal(a: Value | None, b: Value | None) -> bool:
 
 def _replace(node: Node, by: Value) -> None:
     """Replace the result of a DequantizeLinear by `by`, and drop nodes and weights without readers."""
-    out, graph = node.outputs[0], node.graph
-    assert out is not None and graph is not None
     reads = list(node.inputs)
-    out.replace_all_uses_with(by)
-    if node.graph is not None and not any(v is not None and v.is_used for v in node.outputs):
-        graph.remove(node)
+    node.output.replace_all_uses_with(by)
+    if node.graph is not None and not node.is_used:
+        node.graph.remove(node)
     _drop(reads)
 
 

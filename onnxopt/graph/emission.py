@@ -272,18 +272,14 @@ def _objection(
     for i in defined.needed:
         if i < len(inputs) and inputs[i] is None:
             return f"its input {i} is absent"
-    for a in attributes:
-        if objection := _objection_to(a, defined):
-            return objection
-        if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-            return f"its body `{a.name}` cannot be made by a pass"
-    if not known:
-        if defined.deprecated:
-            return f"it is deprecated in opset {opset}"
-        missing = defined.required.difference(a.name for a in attributes)
-        if missing:
-            return f"its attribute `{min(missing)}` is missing"
-    return ""
+    if objection := next(filter(None, (_objection_to(a, defined) for a in attributes)), ""):
+        return objection
+    if body := next((a.name for a in attributes if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)), ""):
+        return f"its body `{body}` cannot be made by a pass"
+    if not known and defined.deprecated:
+        return f"it is deprecated in opset {opset}"
+    missing = () if known else defined.required.difference(a.name for a in attributes)
+    return f"its attribute `{min(missing)}` is missing" if missing else ""
 
 
 def _objection_to(attribute: AttributeProto, defined: Signature) -> str:

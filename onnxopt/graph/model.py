@@ -276,9 +276,7 @@ class Model:
 
     def may_lack(self, node: Node, index: int) -> bool:
         """Whether the operator's schema makes this output optional."""
-        graph = node.graph
-        assert graph is not None
-        demanded = graph.results_of(node.op)
+        demanded = node.scope.results_of(node.op)
         return demanded is not None and index in demanded.optional
 
     def check_use(self, value: Value | None, scope: Graph, reader: str) -> None:

@@ -180,6 +180,25 @@ class Node:
         return present(self.inputs)
 
     @property
+    def scope(self) -> Graph:
+        """The graph or body that holds the node, which is neither new nor removed."""
+        assert self.graph is not None, f"{self!r} is in no graph"
+        return self.graph
+
+    def operand(self, index: int) -> Value:
+        """Return an operand that the standard requires."""
+        value = self.inputs[index]
+        assert value is not None, f"{self!r} lacks operand {index}"
+        return value
+
+    def around_in(self, scope: Graph | None) -> Node | None:
+        """Return the node of `scope` that is this one, or holds it in a body; None if there is none."""
+        node: Node | None = self
+        while node is not None and node.graph is not scope:
+            node = node.graph.owner if node.graph is not None else None
+        return node
+
+    @property
     def results(self) -> list[Value]:
         """The outputs that are present."""
         return present(self.outputs)

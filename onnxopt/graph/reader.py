@@ -208,6 +208,12 @@ class _Reader:
             data_type, dims = tensor_type(info.type)
             if graph.owner is None and dims is not None and all(isinstance(d, int) for d in dims):
                 value.dtype, value.shape = data_type, dims  # symbolic dims are left to shape inference
+        self.read_initializers(graph, proto)
+        self.read_nodes(graph, proto.node)
+        graph.outputs = [self.resolve(graph, info.name, _OUTPUT) for info in proto.output]
+        self.finish(graph)
+
+    def read_initializers(self, graph: Graph, proto: GraphProto) -> None:
         frozen = self.model.freeze_initializers or self.model.ir_version < DEFAULTS_SINCE
         table = self.scopes[-1]
         initializers = graph.initializers
@@ -222,9 +228,6 @@ class _Reader:
         for sparse in proto.sparse_initializer:
             if sparse.values.name not in table:
                 self.define(graph, sparse.values.name)
-        self.read_nodes(graph, proto.node)
-        graph.outputs = [self.resolve(graph, info.name, _OUTPUT) for info in proto.output]
-        self.finish(graph)
 
     def read_around(self, branch: GraphProto) -> None:
         """Remove inputs of an If branch that name outer values. The standard allows a branch no inputs.
@@ -302,8 +305,8 @@ def captured(node: Node, graph: Graph) -> set[Node]:
     found: set[Node] = set()
     for body in node.bodies.values():
         for inner in body.walk():
-            for v in inner.inputs:
-                if v is not None and v.producer is not None and v.graph is graph:
+            for v in inner.operands:
+                if v.producer is not None and v.graph is graph:
                     found.add(v.producer)
         for v in body.outputs:
             if v.producer is not None and v.graph is graph:
@@ -321,7 +324,7 @@ def sort_nodes(graph: Graph) -> None:
     waiting: dict[Node, int] = {}
     readers: dict[Node, list[Node]] = {}
     for node in nodes:
-        needs = {v.producer for v in node.inputs if v is not None and v.producer in position}
+        needs = {v.producer for v in node.operands if v.producer in position}
         needs |= captured(node, graph)
         waiting[node] = len(needs)
         for producer in needs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,10 +102,8 @@ def _check(
     defined.add("")  # the name of an absent input
     name, single = root.name, root.single
     for node in scope.node[:]:
-        if not defined.issuperset(node.input[:]):
-            for read in node.input:
-                if read not in defined and not any(read in around for around in outer):
-                    _fail(name, path, f"{_shown(node)} reads `{read}`, which nothing before it defines")
+        if not defined.issuperset(node.input[:]) and (unknown := _undefined(node.input, defined, *outer)) is not None:
+            _fail(name, path, f"{_shown(node)} reads `{unknown}`, which nothing before it defines")
         op_type = node.op_type
         if not op_type:
             _fail(name, path, f"the node that makes `{', '.join(node.output)}` has no operator")
@@ -121,11 +119,16 @@ def _check(
     defined.discard("")
     given: set[str] = set()
     for result in _results(scope):
-        if result not in defined and not any(result in around for around in outer):
+        if _undefined([result], defined, *outer) is not None:
             _fail(name, path, f"the output `{result}` is not defined")
         if result in given and result not in root.excused.outputs:
             _fail(name, path, f"`{result}` is given out twice: runtimes lose one of two outputs that are one value")
         given.add(result)
+
+
+def _undefined(names: Iterable[str], *scopes: Collection[str]) -> str | None:
+    """Return the first name that no scope defines, or None."""
+    return next((name for name in names if not any(name in scope for scope in scopes)), None)
 
 
 def _refuse_twice(name: str, path: str, node: NodeProto, defined: set[str]) -> None:

@@ -58,7 +58,7 @@ def declare_values(model: Model) -> None:
 
 
 def _made(graph: Graph) -> Iterator[Value]:
-    return (v for node in graph for v in node.outputs if v is not None)
+    return (v for node in graph for v in node.results)
 
 
 def _dims(value: Value, *, numbers: bool = False) -> Sequence[int | str | None] | None:
@@ -201,7 +201,7 @@ def _value_names(model: Model) -> set[str]:
     for scope in model.scopes():
         if not scope.root.is_function:
             found.update(scope.initializers, (v.name for v in scope.inputs))
-            found.update(v.name for node in scope for v in node.outputs if v is not None)
+            found.update(v.name for node in scope for v in node.results)
     return found
 
 

@@ -199,7 +199,7 @@ class PassContext:
 
     def leaves_out(self, at: Value | Node, rule: str = "") -> str:
         """Return why the running pass, or its `rule`, must leave out a value or node; empty if not excluded."""
-        values = [v for v in at.outputs if v is not None] if isinstance(at, Node) else [at]
+        values = at.results if isinstance(at, Node) else [at]
         for value in values:
             for site in self._sites.get(value.name, ()):
                 if site.name in (rule, self.running) and site.scope in ("", value.graph.path):

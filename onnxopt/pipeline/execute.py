@@ -195,24 +195,10 @@ def _run_leaf(
             ctx.only_looked(p, hits)
         tell(ctx.instruments, "after", model, p)
         looked = ctx.looked
-    except OnnxOptError as e:
-        if e.failed is None and not isinstance(e, _NOT_OF_A_PASS):
-            where = f" ({line})" if isinstance(e, PassError | InvariantError) and (line := line_of(e)) else ""
-            e.message = f"pass {p.name}: {e.message}{where}{'' if isinstance(e, UsageError) else _after(ctx)}"
-            e.failed = (len(ctx.history), str(p))
-        raise
     except BaseException as e:
-        if is_starved(e):
+        error = _named(e, p, model, ctx)
+        if error is e:
             raise
-        where = model.name if ctx.scope is None else f"{model.name}: {ctx.scope.path}"
-        if (node := _node_in(e.__traceback__)) is not None:
-            where += f": {node!r}"
-        if isinstance(e, KeyboardInterrupt):
-            note_where(e, f"in pass {p.name} on {where}")
-            raise
-        error = broken(f"pass {p.name} failed on {where}", e, p.name, "pass")
-        error.message += _after(ctx)
-        error.failed = (len(ctx.history), str(p))
         raise error from e
     finally:
         ctx.rules, ctx.running = outer
@@ -220,6 +206,27 @@ def _run_leaf(
         model.debug = debug
     ctx.history.append(p.name)
     return looked
+
+
+def _named(e: BaseException, p: Pass, model: Model, ctx: PassContext) -> BaseException:
+    """Return the error with the name of the pass and the place; a new error for an unexpected exception."""
+    if is_starved(e) or (isinstance(e, OnnxOptError) and (e.failed is not None or isinstance(e, _NOT_OF_A_PASS))):
+        return e
+    if isinstance(e, OnnxOptError):
+        where = f" ({line})" if isinstance(e, PassError | InvariantError) and (line := line_of(e)) else ""
+        e.message = f"pass {p.name}: {e.message}{where}{'' if isinstance(e, UsageError) else _after(ctx)}"
+        e.failed = (len(ctx.history), str(p))
+        return e
+    where = model.name if ctx.scope is None else f"{model.name}: {ctx.scope.path}"
+    if (node := _node_in(e.__traceback__)) is not None:
+        where += f": {node!r}"
+    if isinstance(e, KeyboardInterrupt):
+        note_where(e, f"in pass {p.name} on {where}")
+        return e
+    error = broken(f"pass {p.name} failed on {where}", e, p.name, "pass")
+    error.message += _after(ctx)
+    error.failed = (len(ctx.history), str(p))
+    return error
 
 
 def _ask(p: Pass, model: Model) -> None:

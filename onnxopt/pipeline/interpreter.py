@@ -166,8 +166,7 @@ class InputPlace:
         for v in (*_results(result), *(v for node in m.new_nodes for v in node.inputs)):
             if isinstance(v, Value) and v.producer in later:
                 raise refusal(m.graph, edge, f"what is put behind it reads `{v.name}`, which is made later")
-        pairs, value = check(m, result), edge.inputs[0]
-        assert value is not None
+        pairs, value = check(m, result), edge.operand(0)
         if ctx.spend("replaced", at=value):
             edge.output.users = {}
             edge.output.name = m.graph.model.names.fresh(value.name)
@@ -210,8 +209,7 @@ class OutputPlace:
 
     def _part(self, index: int, edge: _Edge) -> None:
         """Separate the output from the value it was; the output keeps the name known to callers."""
-        graph, given, value = self.match.graph, edge.output, edge.inputs[0]
-        assert value is not None
+        graph, given, value = self.match.graph, edge.output, edge.operand(0)
         fresh = graph.model.names.fresh(value.name)
         if graph.owner is None:
             value.rename(fresh)

@@ -254,7 +254,7 @@ class Journal(Instrument):
                 begun.scope,
                 tuple(k.text for k in removed),
                 tuple(repr(n) for n in made),
-                tuple(v.name for n in made for v in n.outputs if v is not None),
+                tuple(v.name for n in made for v in n.results),
                 tuple(name for k in removed for name in k.outputs),
                 begun.value,
                 begun.fuel,

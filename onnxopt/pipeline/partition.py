@@ -177,7 +177,7 @@ def dependencies(graph: Graph) -> tuple[list[Node], list[list[int]]]:
     position = {n: i for i, n in enumerate(nodes)}
     predecessors = []
     for node in nodes:
-        values = reads(node) if node.bodies else (v for v in node.inputs if v is not None)
+        values = reads(node) if node.bodies else node.operands
         # Values from outer scopes and Constants have no position.
         found = dict.fromkeys(position.get(v.producer, -1) for v in values if v.producer is not None)
         found.pop(-1, None)

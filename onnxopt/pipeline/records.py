@@ -49,7 +49,7 @@ class Site:
     @classmethod
     def of(cls, name: str, at: Value | Node | None) -> Site | None:
         """Return the site of `name` at a value, or at a node, identified by its first output."""
-        value = next((v for v in at.outputs if v is not None), None) if isinstance(at, Node) else at
+        value = next(iter(at.results), None) if isinstance(at, Node) else at
         return cls(name, value.name, value.graph.path) if value is not None else None
 
     @classmethod

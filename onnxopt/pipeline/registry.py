@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
@@ -58,14 +58,29 @@ def register(p: type[P] | P) -> type[P] | P:
         cls = _recipe(p)
     if not hasattr(cls, "info"):
         raise TypeError(f"pass {cls.__name__} does not say what it is: info = PassInfo({cls.__name__.lower()!r})")
-    name = cls.info.name
     check_fields(cls)
     refuse_declared(cls)
+    rules = _rules_of(cls)
+    _check_name(cls)
+    _PASSES[cls.info.name] = cls
+    if origin(cls) != "onnxopt":  # for onnxopt's own passes a test checks this
+        _warn_of_rules(cls.info.name, rules)
+    return p
+
+
+def _rules_of(cls: type[Pass]) -> tuple[Rule, ...]:
+    """Return the rules of a pass. Raises TypeError unless they are a tuple of rules."""
     rules: object = cls.rules if issubclass(cls, RewritePass) else ()
-    if not isinstance(rules, tuple) or not all(isinstance(rule, Rule) for rule in rules):
-        raise TypeError(
-            f"pass {name}: rules = {_written(rules)} is no tuple of what @rewrite makes: rules = (my_rule,)"
-        )
+    if isinstance(rules, tuple) and all(isinstance(rule, Rule) for rule in rules):
+        return rules
+    raise TypeError(
+        f"pass {cls.info.name}: rules = {_written(rules)} is no tuple of what @rewrite makes: rules = (my_rule,)"
+    )
+
+
+def _check_name(cls: type[Pass]) -> None:
+    """Raise ValueError if a pass has a name that pipelines cannot write, or the name of another pass."""
+    name = cls.info.name
     if not all(part.isascii() and part.isalnum() and part == part.lower() for part in name.split("-")):
         known_by = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "my-pass"
         raise ValueError(
@@ -73,20 +88,21 @@ def register(p: type[P] | P) -> type[P] | P:
         )
     known = _PASSES.get(name)
     home = known.__module__ if known is not None else _LATER.get(name, cls.__module__)
-    if (known is not None and known is not cls) or home != cls.__module__:
+    if known not in (None, cls) or home != cls.__module__:
         raise ValueError(f"a pass named {name!r} exists already: {home}")
-    _PASSES[name] = cls
-    if origin(cls) != "onnxopt":  # for onnxopt's own passes a test checks this
-        from onnxopt.rewriting.diagnose import warn_of_unknown
 
-        for i, rule in enumerate(rules):
-            warn_of_unknown(rule)
-            if any(other is not rule and other.name == rule.name for other in rules[:i]):
-                text = f"pass {name}: two rules are called {rule.name}, so --disable, reports and why take them for one"
-                code = rule.apply.__code__
-                hint = "a function that makes rules sets the __name__ of each"
-                warnings.warn_explicit(f"{text}; {hint}", UserWarning, code.co_filename, code.co_firstlineno)
-    return p
+
+def _warn_of_rules(name: str, rules: Sequence[Rule]) -> None:
+    """Emit a UserWarning for names in patterns that no model has, and for two rules of one name."""
+    from onnxopt.rewriting.diagnose import warn_of_unknown
+
+    for i, rule in enumerate(rules):
+        warn_of_unknown(rule)
+        if any(other is not rule and other.name == rule.name for other in rules[:i]):
+            text = f"pass {name}: two rules are called {rule.name}, so --disable, reports and why take them for one"
+            code = rule.apply.__code__
+            hint = "a function that makes rules sets the __name__ of each"
+            warnings.warn_explicit(f"{text}; {hint}", UserWarning, code.co_filename, code.co_firstlineno)
 
 
 def _written(rules: object) -> str:
@@ -288,12 +304,7 @@ def load_module(source: str) -> None:
     from onnxopt.verification.runtime import DECLARED, name_plugin
 
     before, referred = set(_PASSES), set(DECLARED)
-    if source.endswith(".py") and not os.path.isfile(source):
-        if os.path.exists(source):
-            raise UsageError(f"{source} is {'a directory' if os.path.isdir(source) else 'no plain file'}", _PLUGIN)
-        raise UsageError(f"{source}: no such file", nearest_file(source, _PLUGIN))
-    if not source.endswith(".py") and os.path.isfile(source):
-        raise UsageError(f"{source} is not a Python file: its name does not end in .py", _PLUGIN)
+    _check_source(source)
     import_the_rest()
     try:
         if source.endswith(".py"):
@@ -320,6 +331,17 @@ def load_module(source: str) -> None:
     _ORIGINS.update(dict.fromkeys(made, source))
     name_plugin(DECLARED.keys() - referred, source)
     _warn_of_order(made)
+
+
+def _check_source(source: str) -> None:
+    """Raise UsageError unless `source` is a Python file, or may be the name of a module."""
+    if source.endswith(".py") == os.path.isfile(source):
+        return
+    if not source.endswith(".py"):
+        raise UsageError(f"{source} is not a Python file: its name does not end in .py", _PLUGIN)
+    if os.path.exists(source):
+        raise UsageError(f"{source} is {'a directory' if os.path.isdir(source) else 'no plain file'}", _PLUGIN)
+    raise UsageError(f"{source}: no such file", nearest_file(source, _PLUGIN))
 
 
 def _warn_of_order(names: Iterable[str]) -> None:

@@ -214,17 +214,13 @@ def _find_axes(node: Node, graph: Graph) -> Axes | None:
         if op == "Clip" and any(types.shape(v) not in ((), (1,)) for v in others):
             return None
         return Axes(rank, tuple(dict.fromkeys(data)), _NO_AXES, 0, tuple(range(rank)))
-    last, along = 0, _along(node, rank, rule)
+    along = _along(node, rank, rule)
     if along is None:
         return None
     if op == "MatMul":
-        ranks = [types.rank(v) or 0 for v in operands]
-        if min(ranks) < 2:
-            return None
-        if ranks[-1] == 2 < rank:  # the matrix is shared by all rows
-            return Axes(rank, (operands[0],), along, 1, tuple(range(rank)))
-        last = 2
-    elif rule.named == "last":
+        return _axes_of_product(node, rank, along)
+    last = 0
+    if rule.named == "last":
         last = int(rule.operand)
     elif rule.named == "from" or graph.opset() <= rule.joined_up_to:
         last, along = rank - min(along), _NO_AXES
@@ -232,6 +228,17 @@ def _find_axes(node: Node, graph: Graph) -> Axes | None:
             return None
     made = _made(node, rank, rule, along) if last <= rank else None
     return None if made is None else Axes(rank, tuple(dict.fromkeys(data)), along, last, made)
+
+
+def _axes_of_product(product: Node, rank: int, along: frozenset[int]) -> Axes | None:
+    """Return the axes of a MatMul; None for a vector. A matrix is shared by all rows."""
+    ranks = [types.rank(v) or 0 for v in product.operands]
+    if min(ranks) < 2:
+        return None
+    same = tuple(range(rank))
+    if ranks[-1] == 2 < rank:
+        return Axes(rank, (product.operands[0],), along, 1, same)
+    return Axes(rank, tuple(dict.fromkeys(product.operands)), along, 2, same)
 
 
 def _along(node: Node, rank: int, rule: AxisRule) -> frozenset[int] | None:
@@ -345,8 +352,7 @@ def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
         array = array[0]
     if array.shape == dims and array.tobytes() == v.array.tobytes():
         return v  # compared as bytes, to respect signs of zeros
-    assert node.graph is not None
-    return node.graph.constant(array, v.name, node)
+    return node.scope.constant(array, v.name, node)
 
 
 def rename(node: Node, old: Node, a: Axes, view: View) -> None:

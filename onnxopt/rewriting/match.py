@@ -273,10 +273,7 @@ class Builder:
                 raise Declined(m.graph.model.without[op])
             form = FORMS.get(op_type) if not domain else None
             if form is not None and m.opset < form.since and any(v is not None for v in ins[1:]):
-                written = written_as_attributes(form, ins[1:])
-                if isinstance(written, str):
-                    raise Declined(written)
-                ins, attributes = ins[:1], {**attributes, **written}
+                ins, attributes = ins[:1], {**attributes, **written_as_attributes(form, ins[1:])}
             while ins and ins[-1] is None:
                 ins.pop()
             m.require_attributes_in_range(attributes)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.analysis.types import rank
+from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
@@ -337,9 +338,8 @@ def holds(value: Value, p: Literal) -> bool:
 
 def has_defaults(node: Node, p: Call) -> bool:
     """Whether every attribute omitted in the pattern has its default."""
-    assert node.graph is not None
     written = {name for name, _ in p.attributes}
-    opset = node.graph.opset(node.domain)
+    opset = node.scope.opset(node.domain)
     return all(
         name in written or (not a.ref_attr_name and same(attribute_value(a), attribute_default(node.op, opset, name)))
         for name, a in node.attributes.items()
@@ -368,8 +368,7 @@ def kind_of_initializer(value: Value) -> str:
 
 def _refusal(b: Bindings) -> str | None:
     """Return why a structural match may not be rewritten, or None; cheap conditions first."""
-    graph = b.covered[0][0].graph
-    assert graph is not None
+    graph = b.covered[0][0].scope
     if graph.model.functions and graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
     if graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
@@ -381,20 +380,27 @@ def _refusal(b: Bindings) -> str | None:
     if len(b.covered) > 1:
         nodes = {node for node, _ in b.covered}
         for node, p in b.covered[1:]:
-            if p.shared or node in b.roots:
-                continue
-            if node.graph is not graph:
-                return f"{node.op} is in another scope"
-            for output in node.outputs:
-                if output is None:
-                    continue
-                if output.output_count:
-                    return f"{node.op} output is a graph output"
-                if not nodes.issuperset(output.users):
-                    return f"{node.op} output used elsewhere"
-    for node, literal in b.literals:
-        _, dims = literal.constant_type()
-        others = [v for v in node.inputs if v is not None and v is not literal]
-        if dims and not any((r := rank(v)) is not None and r >= len(dims) for v in others):
-            return "the constant may raise the rank of the result"
+            if not p.shared and node not in b.roots and (why := _read_outside(node, graph, nodes)):
+                return why
+    if any(_may_raise_rank(literal, node) for node, literal in b.literals):
+        return "the constant may raise the rank of the result"
     return None
+
+
+def _read_outside(node: Node, graph: Graph, nodes: set[Node]) -> str:
+    """Return why a matched node must stay: it is outside of `graph`, or read outside of `nodes`; else empty."""
+    if node.graph is not graph:
+        return f"{node.op} is in another scope"
+    for output in node.results:
+        if output.output_count:
+            return f"{node.op} output is a graph output"
+        if not nodes.issuperset(output.users):
+            return f"{node.op} output used elsewhere"
+    return ""
+
+
+def _may_raise_rank(literal: Value, node: Node) -> bool:
+    """Whether the constant operand may have a higher rank than all other operands."""
+    _, dims = literal.constant_type()
+    others = [rank(v) or 0 for v in node.operands if v is not literal]
+    return bool(dims) and max(others, default=0) < len(dims)

@@ -109,9 +109,7 @@ class Plan:
             self.wanted[node] = None
 
     def _slots(self, node: Node) -> Slots:
-        graph = node.graph
-        assert graph is not None
-        return NONE if stays_wide(node) else slots(node.op, graph.opset(node.domain), self.dtype)
+        return NONE if stays_wide(node) else slots(node.op, node.scope.opset(node.domain), self.dtype)
 
     def _obstacle(self, node: Node, reads: list[Value], gives: list[Value], callee: Callee | None) -> str:
         """Return the reason to stay wide, or an empty string."""

@@ -68,8 +68,7 @@ class Conversion:
 
     def _call(self, node: Node, callee: Callee) -> None:
         """Replace a call by a call of the function's narrow copy."""
-        graph = node.graph
-        assert graph is not None
+        graph = node.scope
         proto = NodeProto()
         proto.CopyFrom(node.proto)
         proto.op_type, proto.overload = self.plan.calls.converted(callee), ""
@@ -91,8 +90,7 @@ class Conversion:
             for i in user.places(value):
                 wanted = user in self.narrow and self.plan.free[user].takes(i)
                 if wanted != is_narrow and not self.plan.is_cast(user):
-                    assert user.graph is not None
-                    user.set_input(i, other or self._cast(value, user.graph, wanted))
+                    user.set_input(i, other or self._cast(value, user.scope, wanted))
 
     def _give_out(self, value: Value, is_narrow: bool) -> Value:
         """Keep the type of graph output `value`: the producer makes an inner value, cast to the output. Returns the

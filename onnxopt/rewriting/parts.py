@@ -100,8 +100,7 @@ def insert_new(graph: Graph, node: Node, like: Value, before: Node) -> Value:
 
 def hoist(plan: Plan, x: Value, place: Node) -> Node:
     """Apply the followers' operator to `x` before `place`, split, and remove the followers. Returns the Split."""
-    graph, first = plan.followers[0].graph, plan.followers[0]
-    assert graph is not None
+    graph, first = plan.followers[0].scope, plan.followers[0]
     inputs: list[Value | None] = [
         v if isinstance(v, Value) else graph.constant(v, f"{first.output.name}_joined", place) for v in plan.operands
     ]

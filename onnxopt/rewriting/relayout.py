@@ -41,9 +41,8 @@ def regions(
     views, kinds, passing = dict[K, View](), dict[Node, K](), dict[Node, Passing]()
     asked: set[Node | None] = {None}
     at = (n for op in ends for n in graph.by_op.get(op, ()) if is_end is None or is_end(n))
-    border = (v for n in at for v in (*n.inputs, *n.outputs))
-    values = [v for v in border if v is not None and not v.constant]
-    reached: set[Value | None] = {None, *values}
+    values = [v for n in at for v in (*n.operands, *n.results) if not v.constant]
+    reached = set(values)
     while values:
         v = values.pop()
         for node in (v.producer, *v.users):
@@ -55,13 +54,11 @@ def regions(
                 continue
             if k not in views:
                 views[k] = view(k)
-            found = passes(node, views[k])
-            if found is not None:
+            if (found := passes(node, views[k])) is not None:
                 kinds[node], passing[node] = k, found
-                for w in (*found.seen, *node.outputs):
-                    if w not in reached and w is not None:
-                        reached.add(w)
-                        values.append(w)
+                new = [w for w in (*found.seen, *node.results) if w not in reached]
+                values += new
+                reached.update(new)
     return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, passing)
 
 

@@ -93,8 +93,8 @@ def _insert(m: Match, pairs: list[tuple[Value, Value]]) -> None:
             if value in read:  # otherwise an attribute holds it
                 graph.attach_constant(value, hint, before=m.before)
     for node in m.new_nodes:
-        for v in node.outputs:
-            if v is not None and not v.name:
+        for v in node.results:
+            if not v.name:
                 v.name = _UNNAMED
         graph.insert(node, m.before)
 
@@ -119,8 +119,8 @@ def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
             old.learn(new)
             graph.take_over(old, maker, new.index, removed=True)
     for node in m.new_nodes:
-        for v in node.outputs:
-            if v is not None and v.name == _UNNAMED:
+        for v in node.results:
+            if v.name == _UNNAMED:
                 base = pairs[0][0].name if pairs else node.op
                 v.rename(graph.model.names.fresh(base, f"_{node.op}"))
 
@@ -174,17 +174,15 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
         said = f"what replaces it is {_shown(result)}, not {counted(wanted, 'value')}"
         raise refusal(m.graph, m.anchor, said, hint=_HINT)
     pairs = _pairs(m, results)
-    if m.anchor.op == "Identity":
-        for old, new in pairs:
-            if old.output_count and m.graph.needs_copy(new) and not old.users:
-                raise Declined("a graph output is produced by a node")
+    for old, new in pairs:
+        if m.anchor.op == "Identity" and old.output_count and m.graph.needs_copy(new) and not old.users:
+            raise Declined("a graph output is produced by a node")
     for old, new in pairs:
         if new is old and m.results is None:
             raise refusal(m.graph, m.anchor, f"what replaces `{old.name}` is `{old.name}` itself", hint=_ITSELF)
         made = m.new_nodes.index(new.producer) if new.producer in m.new_nodes else -1
-        for node in m.new_nodes[: made + 1]:
-            if old in node.inputs:
-                raise refusal(m.graph, m.anchor, f"what replaces it is made of its result, by {node.op}", hint=_READS)
+        if reader := next((node for node in m.new_nodes[: made + 1] if old in node.inputs), None):
+            raise refusal(m.graph, m.anchor, f"what replaces it is made of its result, by {reader.op}", hint=_READS)
     return pairs
 
 
@@ -263,7 +261,7 @@ def hold(value: Value, array: Array) -> None:
     Call `cannot_hold` before. The old producer stays, without the output.
     """
     graph, maker = value.graph, value.producer
-    assert graph is not None and maker is not None
+    assert maker is not None
     if _is_initializer(value):
         value.array = array
         graph.add_initializer(value)
@@ -276,7 +274,6 @@ def hold(value: Value, array: Array) -> None:
 def cannot_hold(value: Value, array: Array) -> str:
     """Return why no initializer or Constant can hold the array; empty if possible. Before opset 9 a Constant holds
     floats only."""
-    assert value.graph is not None
     opset = value.graph.opset()
     if _is_initializer(value) or opset >= 9 or (opset > 0 and is_float(array)):
         return ""

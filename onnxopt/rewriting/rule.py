@@ -17,7 +17,7 @@ from onnxopt.analysis.linear import bias_of
 from onnxopt.analysis.shapes.sizes import cuts
 from onnxopt.analysis.types import dtype
 from onnxopt.errors import PassError, broken
-from onnxopt.graph.node import UNKNOWN, Node
+from onnxopt.graph.node import UNKNOWN, Node, producer
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import REDUCTIONS
 from onnxopt.proto.messages import Array, numpy_dtype
@@ -160,8 +160,7 @@ _SCALAR_ATTRIBUTES: Final = frozenset({"max", "min", "value"})  # of the data's 
 def canonical_operands(node: Node) -> list[Value | None]:
     """Return the inputs of a node, with detached constants for attributes that later opsets take as inputs."""
     form = FORMS.get(node.op)
-    assert node.graph is not None
-    if form is None or not form.first <= node.graph.opset() < form.since or len(node.inputs) != 1:
+    if form is None or not form.first <= node.scope.opset() < form.since or len(node.inputs) != 1:
         return node.inputs
     x = node.inputs[0]
     found: list[Value | None] = [x]
@@ -170,7 +169,7 @@ def canonical_operands(node: Node) -> list[Value | None]:
         if attribute is None:
             found.append(None)
             continue
-        value = Value("", node.graph)
+        value = Value("", node.scope)
         found.append(value)
         kind = dtype(x) if x is not None and name in _SCALAR_ATTRIBUTES else TensorProto.INT64
         readable = kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64)
@@ -197,17 +196,17 @@ def listed_axes(node: Node, place: int = 1) -> list[int] | None:
     return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
 
 
-def attributes(form: AttributeForm, values: list[Value | None]) -> dict[str, object] | str:
-    """Return `values`, the inputs after the data, as attributes of the older form; or the reason why impossible."""
+def attributes(form: AttributeForm, values: list[Value | None]) -> dict[str, object]:
+    """Return `values`, the inputs after the data, as attributes of the older form. Raises Declined if impossible."""
     found: dict[str, object] = dict.fromkeys(form.names)
     for i, v in enumerate(values):
         if v is None:
             continue
         if i >= len(form.names) or not v.constant:
-            return f"an attribute has to say it before opset {form.since}"
+            raise Declined(f"an attribute has to say it before opset {form.since}")
         name, array = form.names[i], v.array
         if name in _SCALAR_ATTRIBUTES and not _is_single_precision(array):
-            return "the attribute holds single precision only"
+            raise Declined("the attribute holds single precision only")
         found[name] = float(array.reshape(())) if name in _SCALAR_ATTRIBUTES else array.reshape(-1).tolist()
     return found
 
@@ -223,14 +222,9 @@ _MAX_READERS: Final = 4  # readers examined
 
 def quantized(m: Match, x: Value) -> bool:
     """Whether the match is between DequantizeLinear and QuantizeLinear, a structure runtimes search for."""
-    if x.producer is not None and x.producer.op == "DequantizeLinear":
+    if producer(x, "DequantizeLinear"):
         return True
-    for v in m.anchor.outputs:
-        if v is not None:
-            for user in v.users:
-                if user._op == "QuantizeLinear":
-                    return True
-    return False
+    return any(user._op == "QuantizeLinear" for v in m.anchor.results for user in v.users)
 
 
 def widens(m: Match, x: Value, c: Value) -> bool:
@@ -265,10 +259,8 @@ def only_read_by(m: Match, node: Node, *ops: str) -> None:
 
 
 def _is_weight(v: Value) -> bool:
-    node = v.producer
-    if node is None or node.op != "DequantizeLinear":
-        return v.constant
-    return all(i is None or i.constant for i in node.inputs)
+    node = producer(v, "DequantizeLinear")
+    return v.constant if node is None else all(i.constant for i in node.operands)
 
 
 def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
@@ -349,18 +341,13 @@ def scales_formula(node: Node, factor: Array) -> bool:
 
 def shifts_formula(x: Value) -> bool:
     """Whether `x` is a decomposed normalization, perhaps scaled, to which a term would be the bias."""
-    node = _maker(x)
-    scaled = node is not None and node.op == "Mul" and any(v is not None and _normalized(v) for v in node.inputs)
-    return scaled or _normalized(x)
+    return _normalized(x) or any(map(_normalized, _operands(x, "Mul")))
 
 
 def _normalized(x: Value) -> bool:
     """Whether a value is y / sqrt(…) or y (1 / sqrt(…)), an unscaled LayerNormalization or RMSNormalization."""
-    node = _maker(x)
-    if node is not None and node.op == "Mul":
-        inverse = (_maker(v) for v in node.inputs)
-        return any(n is not None and n.op in ("Div", "Reciprocal") and _made_by(n.inputs[-1], "Sqrt") for n in inverse)
-    return node is not None and node.op == "Div" and _made_by(node.inputs[1], "Sqrt")
+    inverse = [_operands(v, "Div", "Reciprocal") for v in _operands(x, "Mul")]
+    return any(_maker(read[-1], "Sqrt") for read in (*inverse, _operands(x, "Div")) if read)
 
 
 def scaled_from(node: Node) -> Value | None:
@@ -368,33 +355,28 @@ def scaled_from(node: Node) -> Value | None:
     x = next((v for v in node.operands if not v.constant), None)
     if node.op not in ("Add", "Mul") or x is None or len([v for v in node.operands if v.constant]) != 1:
         return None
-    maker = _maker(x)
-    if node.op == "Add" and maker is not None and maker.op == "Mul":
-        return scaled_from(maker)
-    if maker is None or not _normalized(x):
-        return None
-    centred = next((m for v in maker.inputs if (m := _maker(v)) is not None and m.op == "Sub"), None)
-    return centred.inputs[0] if centred is not None else None
+    if node.op == "Add" and (scale := _maker(x, "Mul")):
+        return scaled_from(scale)
+    centred = (_operands(v, "Sub") for v in _operands(x)) if _normalized(x) else ()
+    return next((read[0] for read in centred if read), None)
 
 
 def _gated(x: Value) -> bool:
     """Whether a value is y (1 + erf(…)) or y (1 + tanh(…)), twice a Gelu."""
-    node = _maker(x)
-    gates = node.inputs if node is not None and node.op == "Mul" else ()
-    sums = (_maker(v) for v in gates)
-    return any(
-        n is not None and n.op == "Add" and any(_made_by(v, f) for v in n.inputs for f in ("Erf", "Tanh")) for n in sums
-    )
+    return any(_maker(term, "Erf", "Tanh") for gate in _operands(x, "Mul") for term in _operands(gate, "Add"))
 
 
-def _made_by(value: Value | None, op: str) -> bool:
-    node = _maker(value)
-    return node is not None and node.op == op
+def _operands(value: Value, *ops: str) -> list[Value]:
+    """Return the operands of the node that makes `value`, if it is one of `ops` (any, without `ops`), else none."""
+    node = _maker(value, *ops)
+    return node.operands if node is not None else []
 
 
-def _maker(value: Value | None) -> Node | None:
-    """Return the producer of `value`, looking through Cast and Identity, which may be removed later."""
-    node = value.producer if value is not None else None
-    while node is not None and node.op in ("Cast", "Identity") and node.inputs[0] is not None:
-        node = node.inputs[0].producer
-    return node
+def _maker(value: Value, *ops: str) -> Node | None:
+    """Return the producer of `value` if it is one of `ops` (any, without `ops`), else None.
+
+    Cast and Identity, which may be removed later, are looked through.
+    """
+    while (node := producer(value, "Cast", "Identity")) is not None and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return producer(value, *ops)

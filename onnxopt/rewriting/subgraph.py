@@ -270,10 +270,9 @@ class _Order:
         return _Place(last.next) if self._at(last) < first else None
 
     def _at(self, node: Node) -> float:
-        while node.graph is not self.graph:  # a reader in a body counts at the position of the body's owner
-            assert node.graph is not None and node.graph.owner is not None
-            node = node.graph.owner
-        return self.position[node]
+        at = node.around_in(self.graph)  # a reader in a body counts at the position of the body's owner
+        assert at is not None
+        return self.position[at]
 
     def insert(self, nodes: Sequence[Node]) -> None:
         """Give inserted nodes positions between their neighbours'."""

@@ -60,9 +60,10 @@ def _ranged(begin: Value | None, end: Value | None, step: Value | None) -> Count
     return Count(-1, end, start) if start is not None and number(step) == 1 else None
 
 
-def _maker(value: Value | None) -> Node | None:
-    """Return the producer of a value, without references to a function's attributes; else None."""
-    node = producer(value)
+def _maker(value: Value | None, *ops: str) -> Node | None:
+    """Return the producer of a value, one of `ops` (any, without `ops`), without references to a function's
+    attributes; else None."""
+    node = producer(value, *ops)
     return node if node is not None and not node.has_references else None
 
 
@@ -112,9 +113,8 @@ def number(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> int | None:
     if value.constant:
         one = one_element(value.glance())
         return None if one is None else int(one)
-    node = _maker(value)
-    moves = node is not None and node.op in (*_SAME_ELEMENTS, "Expand", "Transpose")
-    return number(node.inputs[0], reach - 1) if node is not None and moves else None
+    node = _maker(value, *_SAME_ELEMENTS, "Expand", "Transpose")
+    return number(node.inputs[0], reach - 1) if node is not None else None
 
 
 def _places(node: Node, rank: int) -> set[int] | None:
@@ -129,10 +129,9 @@ def dim_of(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Dim:
         return None
     if value.constant:
         return _integer(value) if element_kind(value.array) == "i" else None
-    node = _maker(value)
-    if node is not None and node.op in _SAME_ELEMENTS and types.dtype(value) in _INDEX_TYPES:
+    if (node := _maker(value, *_SAME_ELEMENTS)) and types.dtype(value) in _INDEX_TYPES:
         return dim_of(node.inputs[0], reach - 1)
-    if node is not None and node.op == "Gather":
+    if node := _maker(value, "Gather"):
         dims, place = _listed(node.inputs[0]), _integer(node.inputs[1])
         return dims[place] if place is not None and -len(dims) <= place < len(dims) else None
     dims = _listed(value)
@@ -147,9 +146,8 @@ def _integer(value: Value | None) -> int | None:
 
 def _listed(value: Value | None) -> tuple[Dim, ...]:
     """Return the dims listed by a Shape; none if unknown, or for another operator."""
-    node = _maker(value)
-    x = node.inputs[0] if node is not None and node.op == "Shape" else None
-    dims = types.shape(x)
+    node = _maker(value, "Shape")
+    dims = types.shape(node.inputs[0]) if node is not None else None
     return () if node is None or dims is None else dims[listed_by(node)]
 
 
@@ -300,9 +298,8 @@ def _parts(indices: Value, given: Sequence[Dim]) -> list[Count | int | None] | N
     """Return for each data axis the count along an index axis, or the single index."""
     if indices.constant:
         return _parts_of(indices)
-    node, rank = _maker(indices), len(given)
-    joins = node is not None and node.op == "Concat" and int(node.attr("axis")) % rank == rank - 1
-    columns = node.inputs if node is not None and joins else [indices]
+    node, rank = _maker(indices, "Concat"), len(given)
+    columns = node.inputs if node is not None and int(node.attr("axis")) % rank == rank - 1 else [indices]
     if given[-1] != len(columns) or any((types.shape(v) or ())[-1:] != (1,) for v in columns):
         return None
     found: list[Count | int | None] = []

@@ -40,10 +40,10 @@ _MAX_COUNTED: Final = 4  # largest factor, other than powers of two, for which p
 _MAX_SCALES: Final = 16  # numbers in a list of scales
 
 
-def _float_maker(v: Value | None, kinds: Container[int]) -> Node | None:
-    """Return the producer of a float value of these types, or None."""
-    node = producer(v)
-    return node if v is not None and node is not None and not node.has_references and types.dtype(v) in kinds else None
+def _float_maker(v: Value | None, kinds: Container[int], *ops: str) -> Node | None:
+    """Return the producer, one of `ops` (any, without `ops`), of a float value of these types, or None."""
+    node = producer(v, *ops)
+    return node if node is not None and not node.has_references and types.dtype(v) in kinds else None
 
 
 # -- rounded ratios -------------------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ def _exact_ratio(s: ShapeData, v: Value | None) -> _Ratio | None:
 
 def _nearer(v: Value) -> tuple[Value, int] | None:
     """Return (operand, largest number added) of an Add, Sub or Div by constants, or None."""
-    node = v.producer
-    if node is None or node.op not in ("Add", "Div", "Sub"):
+    node = producer(v, "Add", "Div", "Sub")
+    if node is None:
         return None
     a, b = node.inputs[:2]
     if node.op == "Add" and a is not None and a.constant:
@@ -206,10 +206,12 @@ def _quotients(s: ShapeData, v: Value | None) -> list[float | None]:
     if v is not None and v.constant:
         known = types.dtype(v) == TensorProto.FLOAT and v.array.ndim == 1 and v.array.size <= _MAX_SCALES
         return v.array.tolist() if known else [None]
-    node = _float_maker(v, (TensorProto.FLOAT,))
-    if node is not None and node.op == "Concat" and len(node.inputs) <= _MAX_SCALES:
+    node = _float_maker(v, (TensorProto.FLOAT,), "Concat", "Div")
+    if node is None or len(node.inputs) > _MAX_SCALES:
+        return [None]
+    if node.op == "Concat":
         return [f for part in node.inputs for f in _quotients(s, part)]
-    sizes, dims = ([_sizes_cast(s, i) for i in node.inputs]) if node is not None and node.op == "Div" else ([], [])
+    sizes, dims = (_sizes_cast(s, i) for i in node.inputs)
     return [_exact_factor(a, b) for a, b in zip(sizes, dims)] if sizes and len(sizes) == len(dims) else [None]
 
 
@@ -221,12 +223,12 @@ def _exact_factor(size: Size | None, dim: Size | None) -> float | None:
 
 def _sizes_cast(s: ShapeData, v: Value | None) -> list[Size | None]:
     """Return the sizes in a vector cast to float, or in a Slice of it; none if unknown."""
-    node = _float_maker(v, (TensorProto.FLOAT,))
-    if node is not None and node.op == "Cast":
+    node = _float_maker(v, (TensorProto.FLOAT,), "Cast", "Slice")
+    if node is None:
+        return []
+    if node.op == "Cast":
         content = s.content(node.inputs[0])
         return content.tolist() if content is not None and content.ndim == 1 else []
-    if node is None or node.op != "Slice" or node.inputs[0] is v:
-        return []
     inner, cut = _sizes_cast(s, node.inputs[0]), cuts_of(s, node, 1) or []
     bounds = [(start, end) for _, start, end, step in cut if step == 1 and len(cut) == 1]
     return [size for a, b in bounds if isinstance(a, int) and isinstance(b, int) for size in inner[a:b]]

@@ -189,8 +189,7 @@ class ShapeData:
                 del known[v]
 
     def _visit_again(self, node: Node) -> None:
-        graph = node.graph
-        assert graph is not None
+        graph = node.scope
         seen = self._visits.get(node)
         self._asked = False
         if seen is None:  # new node: its readers were marked

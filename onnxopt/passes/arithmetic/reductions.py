@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import product
 from typing import Final
 
 from onnxopt.analysis import types
 from onnxopt.graph import Value
+from onnxopt.graph.value import Shape
 from onnxopt.operators import HOMOGENEOUS, REDUCTIONS
 from onnxopt.operators.operands import Equation, Letters, read_equation
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -51,14 +54,16 @@ def reduce_of_view(m: Match, x: Value) -> Value:
     parts = [real(flat(r.parts for r in runs)) for runs in found.source]
     m.require(left == [p for own in parts for p in own if p not in gone], "the axes that stay change places")
     m.require(all(gone.issuperset(own) or gone.isdisjoint(own) for own in parts), "a part of an axis is reduced")
-    dims = m.dims(source)
-    for ones in (False, True):
+    for ones, keeps in product((False, True), (1, 0)):
         axes = [i for i, own in enumerate(parts) if (gone.issuperset(own) if own else ones)]
-        for keeps in (1, 0):
-            made = tuple(1 if i in axes else d for i, d in enumerate(dims) if keeps or i not in axes)
-            if axes and made == m.dims(m.reduce.output):
-                return m.op[m.reduce.op](source, m.ints(axes), keepdims=keeps)
+        if axes and _left(m.dims(source), axes, keeps) == m.dims(m.reduce.output):
+            return m.op[m.reduce.op](source, m.ints(axes), keepdims=keeps)
     raise Declined("other dims would be left")
+
+
+def _left(dims: Shape, axes: Sequence[int], keeps: int) -> Shape:
+    """Return the shape of a reduction along `axes`."""
+    return tuple(1 if i in axes else d for i, d in enumerate(dims) if keeps or i not in axes)
 
 
 @rewrite(one_of("Div", "Mul")(op.ReduceSum(var("x"), ..., name="sum"), const("n"), name="scaled"))

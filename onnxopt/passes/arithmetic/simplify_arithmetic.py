@@ -118,7 +118,7 @@ def _is_weighted(y: Value) -> bool:
     """Whether a value is a product with weights, perhaps with a bias."""
     node = y.producer
     if node is not None and node.op in ("Add", "Sub"):
-        node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
+        node = next((v.producer for v in node.operands if not v.constant), None)
     return node is not None and node.op in ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 
 

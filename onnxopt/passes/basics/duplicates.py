@@ -90,8 +90,7 @@ class _Merging:
         return graph.knows(op) and is_deterministic(op)
 
     def _replace(self, node: Node, first: Node) -> None:
-        graph = node.graph
-        assert graph is not None
+        graph = node.scope
         for a, b in _pairs(node, first):
             reader = next(iter(b.users)) if len(b.users) == 1 else None
             if a.replace_all_uses_with(b) is a:  # an output keeps its name, and the first node produces it
@@ -162,8 +161,8 @@ def _gives_the_same(graph: Graph, op: str) -> bool:
 
 def _reads_alone(node: Node) -> bool:
     """Whether some input of the node has no other reader, so that no equal node can exist."""
-    for v in node.inputs:
-        if v is not None and len(v.users) == 1 and not v.constant:
+    for v in node.operands:
+        if len(v.users) == 1 and not v.constant:
             return True
     return False
 

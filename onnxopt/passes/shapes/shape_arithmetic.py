@@ -141,7 +141,7 @@ def _make_constant(node: Node, value: Value, array: Array, ctx: PassContext) -> 
         hold(value, array)
         remove_dead(node)
     else:
-        value.redirect_readers(_graph_of(node).constant(array, value.name, node))
+        value.redirect_readers(node.scope.constant(array, value.name, node))
     return True
 
 
@@ -175,7 +175,7 @@ def _is_met(value: Value) -> bool:
     reader = value.only_user
     if reader is None:
         return value.is_used
-    met = (v for v in reader.inputs if v is not None and not v.constant)
+    met = (v for v in reader.operands if not v.constant)
     return len([*islice(met, 2)]) > 1  # at most two are counted, since a Concat may have thousands
 
 
@@ -218,7 +218,7 @@ def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], befo
     listed = Value("", value.graph)
     listed.producer = Node(make_node("Shape", "", "", attributes), [found.tensor], [listed])
     if _may(ctx, "read_off", node, value, listed, value):
-        value.redirect_readers(_graph_of(node).make("Shape", [found.tensor], before=node, **attributes))
+        value.redirect_readers(node.scope.make("Shape", [found.tensor], before=node, **attributes))
         remove_dead(node)
 
 
@@ -251,7 +251,7 @@ def _join_chosen(node: Node, data: ShapeData, ctx: PassContext) -> None:
     joined = Value("", value.graph)
     joined.producer = Node(make_node("Concat", "", "", {"axis": 0}), held, [joined])
     if _may(ctx, "joined", node, value, joined, value):
-        graph = _graph_of(node)
+        graph = node.scope
         for v in numbers.values():
             graph.attach_constant(v, value.name, node)
         value.redirect_readers(graph.make("Concat", held, before=node, axis=0))
@@ -270,21 +270,15 @@ def _fits(elements: list[int], dtype: int) -> bool:
     return all(low <= e <= high for e in elements)
 
 
-def _graph_of(node: Node) -> Graph:
-    assert node.graph is not None
-    return node.graph
-
-
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
-    given = node.inputs[index]
-    assert given is not None
+    given = node.operand(index)
     array = np.array(target, numpy_dtype(types.dtype(given)))
     if is_refused(given, array, [node]):
         ctx.decline(what, REFUSED, repr(node))
         return False
     if not ctx.spend(what, at=node):
         return False
-    node.set_input(index, _graph_of(node).constant(array, given.name, node))
+    node.set_input(index, node.scope.constant(array, given.name, node))
     return True
 
 
@@ -353,8 +347,7 @@ def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
     found = cuts_of(data, node, len(dims)) if dims is not None else None
     if dims is None or found is None or any(step != 1 for *_, step in found):
         return
-    given = node.inputs[2]
-    assert given is not None
+    given = node.operand(2)
     last = BY_CODE[types.dtype(given)].integers[1]
     for index, bounds in (
         (1, [_bound(start, -1 * dims[axis], 0) for axis, start, _, _ in found]),
@@ -373,7 +366,7 @@ def _bound(bound: Size | None, whole: Size | None, number: int) -> int | None:
 
 def _resize(node: Node, data: ShapeData, ctx: PassContext) -> None:
     """Make the scales of a Resize constant, from sizes or scales proportional to the dims."""
-    at, graph = scales_of(node), _graph_of(node)
+    at, graph = scales_of(node), node.scope
     given = node.input(at + 1) or node.input(at)
     if given is None or given.constant or node.has_references:
         return

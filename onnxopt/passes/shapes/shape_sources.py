@@ -250,13 +250,8 @@ class _Shapes:
         return [n for n in found if n.output.is_used and all(d in self.listed[n] for d in wanted)]
 
     def _first_reader(self, value: Value) -> int:
-        places = []
-        for user in value.users:
-            while user.graph is not self.graph:
-                assert user.graph is not None and user.graph.owner is not None
-                user = user.graph.owner
-            places.append(self.position[user])
-        return min(places, default=len(self.position))
+        around = (user.around_in(self.graph) for user in value.users)
+        return min((self.position[node] for node in around if node is not None), default=len(self.position))
 
     def _move(self, node: Node, place: Node) -> None:
         self.graph.move_after(node, place)
