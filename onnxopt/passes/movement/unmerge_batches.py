@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
@@ -24,6 +24,7 @@ from onnxopt.rewriting.reshaped import Reshaped
 _SAID: Final = "a value at the border cannot be made by one Reshape"
 _MATRIX: Final = 2  # axes
 _MAX_SPLITS: Final = 4  # merged axes, and alternative splits tried
+Kind: TypeAlias = tuple[Shape, int]  # first dim and rank: a batch of (2, 1) is 2, too, on both sides of its Reshapes
 
 
 class Apart(View):
@@ -70,15 +71,15 @@ class UnmergeBatches(GraphPass):
         ways = _ways(graph)
         if not ways:
             return
-        found = regions(graph, (*SAME_ORDER, "Transpose"), partial(_batch, ways), lambda first: ways[first][0])
-        plans = [plan for region in found if (plan := self._best(graph, region, ways[region.kind], ctx)) is not None]
+        found = regions(graph, (*SAME_ORDER, "Transpose"), partial(_batch, ways), lambda kind: ways[kind[0]][0])
+        plans = [plan for region in found if (plan := self._best(graph, region, ways[region.kind[0]], ctx)) is not None]
         for plan in plans:
             # Neighbouring regions may have changed.
             now = _Plan(graph, plan.region, plan.view, self.normalizations)
             if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
                 now.carry_out()
 
-    def _best(self, graph: Graph, region: Region[Shape], ways: list[Apart], ctx: PassContext) -> _Plan | None:
+    def _best(self, graph: Graph, region: Region[Kind], ways: list[Apart], ctx: PassContext) -> _Plan | None:
         """Return the plan that saves most nodes, of all splits of the first axis; None if none saves any."""
         plans = [_Plan(graph, region, way, self.normalizations) for way in ways]
         best = max((p for p in plans if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
@@ -89,10 +90,10 @@ class UnmergeBatches(GraphPass):
         return None
 
 
-def _batch(ways: dict[Shape, list[Apart]], node: Node) -> Shape | None:
-    """Return the first dim of a node's result as a tuple, or None if `ways` has no split of the dim."""
+def _batch(ways: dict[Shape, list[Apart]], node: Node) -> Kind | None:
+    """Return the first dim of a node's result, as a tuple, and the rank; None if `ways` has no split of the dim."""
     dims = types.dims_of(node.outputs[0]) if node.outputs else ()
-    return dims[:1] if len(dims) > 1 and dims[:1] in ways else None
+    return (dims[:1], len(dims)) if len(dims) > 1 and dims[:1] in ways else None
 
 
 def _ways(graph: Graph) -> dict[Shape, list[Apart]]:
@@ -122,7 +123,7 @@ class _Plan(Reshaped):
     view: Apart
     suffix = "_apart"
 
-    def __init__(self, graph: Graph, region: Region[Shape], view: Apart, worth: int) -> None:
+    def __init__(self, graph: Graph, region: Region[Kind], view: Apart, worth: int) -> None:
         """`worth`: number of Reshapes counted for an Add with a LayerNormalization, in matrices."""
         self.region, self.more = region, len(view.lead) - 1
         super().__init__(graph, region.nodes, view)
