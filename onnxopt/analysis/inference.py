@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
@@ -25,10 +24,9 @@ from onnxopt.graph.dims import as_symbol, as_written, is_invented, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema, signature
+from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Shape, Value
 from onnxopt.graph.writer import node_protos, write_functions
-from onnxopt.operators import LIKE_FIRST
 from onnxopt.proto.inference import infer_call, infer_shapes, inferable, open_sizes
 from onnxopt.proto.messages import (
     array_to_tensor,
@@ -41,44 +39,18 @@ from onnxopt.proto.messages import (
 _OTHER: Final = "types of values that are no tensors"
 Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # (type, data) of a value
 Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, TensorProto], int]"
-NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
 # Larger constants cannot be shapes, axes or indices read by inference.
 DATA_UP_TO: Final = 4096
 _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
 
 
-def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
-    """Return results with the same type as another value, for half of a network's nodes: no inference is needed."""
-    if graph.owners:  # a body reads outer values
-        return {}
-    ops = {op for op in LIKE_FIRST & graph.by_op.keys() if _is_like_first(op, graph)}
-    found: dict[Value, Value] = {}
-    for node in nodes:
-        if node.op in ops and len(node.outputs) == 1:
-            x, y = node.input(0), node.outputs[0]
-            if x is not None and y is not None and _is_computed(x):
-                found[y] = found.get(x, x)
-    return found
-
-
-def _is_computed(value: Value) -> bool:
-    return (value.is_input or value.producer is not None) and not value.constant
-
-
-def _is_like_first(op: str, graph: Graph) -> bool:
-    defined = signature(op, graph.opset())
-    if defined is None or not defined.operands or not defined.results or graph.model.has_function(op):
-        return False
-    return defined.operands[0].symbol == defined.results[0].symbol != ""
-
-
-def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto | None:
-    """Return the inferred skeleton of these nodes; results in `like` are replaced by values of the same type.
+def infer_nodes(model: Model, nodes: Collection[Node]) -> ModelProto | None:
+    """Return the inferred skeleton of these nodes.
 
     Contents of shape tensors are left to `analysis.shapes`: onnx propagates them wrongly through Casts, takes a matrix
     for a vector, and crashes on steps of extreme integers. None if inference fails.
     """
-    proto = skeleton(model, nodes, like)
+    proto = skeleton(model, nodes)
     wrong: set[str] = set()
     try:
         given = inferable(proto)
@@ -86,7 +58,7 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
         inferred = infer_shapes(given)
         while depends(model) and (more := {n.output[0] for n in contradicted(inferred.graph)}):
             wrong |= more
-            proto = skeleton(model, nodes, like)
+            proto = skeleton(model, nodes)
             hide(proto.graph, wrong)
             _tell(proto.graph, _typed(nodes, wrong, inferred.graph))
             inferred = infer_shapes(inferable(proto))
@@ -132,10 +104,10 @@ def call_of(node: Node, known: Callable[[Value], Known | None]) -> Call | None:
     return schema, proto, kinds, data, graph.opset(node.domain)
 
 
-def skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto:
+def skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     """Return the skeleton of these nodes of the main graph, in order; results of other nodes become typed inputs."""
     with hidden(model) as misread:
-        proto = _skeleton(model, nodes, like)
+        proto = _skeleton(model, nodes)
     inside = set(nodes) if misread else ()
     _tell(proto.graph, [_fact(v) for n in misread if n in inside for v in n.results if v.dtype])
     return proto
@@ -161,7 +133,7 @@ def _typed(nodes: Iterable[Node], wrong: Collection[str], inferred: GraphProto) 
                     yield tensor_value_info(v.name, found[v.name], v.shape)
 
 
-def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]) -> ModelProto:
+def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     proto, graph = model.proto, model.graph
     skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
     skeleton.opset_import.extend(proto.opset_import)
@@ -172,24 +144,21 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
     target.input.extend(_said(i for i in proto.graph.input if i.name in live))
     constants, outputs = list(graph.initializers.values()), graph.outputs
     if len(nodes) < graph.size:
-        constants, outputs = _border(target, graph, nodes, like)
+        constants, outputs = _border(target, graph, nodes)
     for value in constants:
         if not value.is_input:
             _add_constant(target, value)
-    _copy_nodes(target, model, nodes, like, called)
+    _copy_nodes(target, model, nodes, called)
     opaque = _add_claims(target, model, nodes, called)
     target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
     open_sizes(target)
     return skeleton
 
 
-def _border(
-    target: GraphProto, graph: Graph, nodes: Collection[Node], like: Mapping[Value, Value]
-) -> tuple[list[Value], list[Value]]:
+def _border(target: GraphProto, graph: Graph, nodes: Collection[Node]) -> tuple[list[Value], list[Value]]:
     """Add the results of other nodes as typed inputs. Returns (constants read, graph outputs) of these nodes."""
     inside = set(nodes)
-    inputs = itertools.chain((like.get(v, v) for n in nodes for v in n.operands), like.values())
-    read = dict.fromkeys(v for v in inputs if v.producer not in inside)
+    read = dict.fromkeys(v for n in nodes for v in n.operands if v.producer not in inside)
     made = [v for v in read if v.producer is not None]
     target.input.extend(_fact(v) for v in made if not v.constant)
     constants = [*(v for v in graph.initializers.values() if v in read), *(v for v in made if v.constant)]
@@ -223,14 +192,8 @@ def _add_constant(target: GraphProto, value: Value) -> None:
         target.initializer.add(name=value.name, data_type=data_type, dims=dims)
 
 
-def _copy_nodes(
-    target: GraphProto, model: Model, nodes: Collection[Node], like: Mapping[Value, Value], called: set[str]
-) -> None:
+def _copy_nodes(target: GraphProto, model: Model, nodes: Collection[Node], called: set[str]) -> None:
     target.node.extend(node_protos(model.graph, nodes))
-    for node, copy in zip(nodes, target.node) if like else ():
-        for i, v in enumerate(node.inputs):
-            if v is not None and v in like:
-                copy.input[i] = like[v].name
     if any(len(node.proto.metadata_props) for node in nodes):
         for copy in target.node[:]:  # torch's exporter stores source locations there, ten times the node's size
             copy.ClearField("metadata_props")

@@ -28,7 +28,6 @@ from onnxopt.analysis.inference import (
     graph_of,
     infer_nodes,
     infer_operator,
-    typed_alike,
     unsettled,
 )
 from onnxopt.analysis.misread import is_misread
@@ -84,11 +83,10 @@ def _infer(model: Model, part: list[Node], again: bool) -> list[Value]:
     from onnxopt.analysis.shapes.computed import compute_types
 
     part, better = compute_types(model.graph, part) if again and not model.graph.owners else (part, [])
-    like = typed_alike(model.graph, part)
-    inferred = infer_nodes(model, [n for n in part if like.keys().isdisjoint(n.outputs)], like) if part else None
+    inferred = infer_nodes(model, part) if part else None
     if inferred is None:
         return better
-    return better + _Facts(_own_symbols(model), f"@{next(_runs)}", like).add(model, part, inferred.graph)
+    return better + _Facts(_own_symbols(model), f"@{next(_runs)}").add(model, part, inferred.graph)
 
 
 def _own_symbols(model: Model) -> set[str]:
@@ -103,9 +101,8 @@ class _Facts:
     Facts of a body hold for its own values only, since the body may not run.
     """
 
-    def __init__(self, own: set[str], suffix: str, like: Mapping[Value, Value]) -> None:
+    def __init__(self, own: set[str], suffix: str) -> None:
         self.own = own  # symbols of the inputs
-        self.like = like  # values with the type of another value
         self.suffix = suffix  # made unique by a suffix: invented names repeat in every run without meaning
         self.found: list[tuple[Value, Shape]] = []
         self.same: dict[str, int | str] = {}
@@ -155,7 +152,7 @@ class _Facts:
         everywhere = graph.owner is None
         merged: dict[tuple[Shape | None, Shape | None], Shape | None] = {}
         for value in itertools.chain(graph.inputs, *(n.results for n in nodes)):
-            data_type, dims = by_name.get(self.like.get(value, value).name, (0, None))
+            data_type, dims = by_name.get(value.name, (0, None))
             value.dtype = value.dtype or data_type
             pair = value.shape, dims
             if pair not in merged:
