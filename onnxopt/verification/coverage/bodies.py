@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,12 +79,17 @@ def _outputs(outer: Walk, nodes: Nodes, programs: Programs) -> list[tuple[str, s
     (x, y), of = nodes, outer.pairs.of
     first = int(x.op_type == "Loop")  # the condition output of a Loop
     mine, theirs = (p.outputs[first:] for p in programs)
-    places = {name: k for k, name in enumerate(x.output) if name}
-    found = {k: places[of[name]] for k, name in enumerate(y.output) if of.get(name) in places}
+    found = _places(y.output, x.output, of)
     rest = [i for i in range(len(mine)) if i not in found.values()], [k for k in range(len(theirs)) if k not in found]
     if len(rest[0]) == len(rest[1]):
         found |= dict(zip(rest[1], rest[0]))
     return [*zip(*(p.outputs[:first] for p in programs)), *((mine[i], theirs[k]) for k, i in found.items())]
+
+
+def _places(theirs: Sequence[str], mine: Sequence[str], of: Mapping[str, str]) -> dict[int, int]:
+    """Return {index of a value of B: index of the corresponding value of A}."""
+    places = {name: k for k, name in enumerate(mine) if name}
+    return {k: places[of[name]] for k, name in enumerate(theirs) if of.get(name) in places}
 
 
 class _Unknown(Exception):
@@ -104,10 +109,14 @@ def _given(outer: Walk, nodes: Nodes, programs: Programs, turn: int, case: int) 
         if len(given) != len(names):
             raise _Unknown
         for name, one in (*zip(names, given), *((name, value(name)) for name in body.given.difference(names))):
-            known = found.setdefault(name, one)
-            if not isinstance(one, (np.ndarray, list)) or not (known is one or difference(known, one).within(0.0)):
+            if not _is_one(found.setdefault(name, one), one):
                 raise _Unknown
     return found
+
+
+def _is_one(known: Any, value: Any) -> bool:
+    """Return whether a value is known, and equal to the value known under the same name."""
+    return isinstance(value, (np.ndarray, list)) and (known is value or difference(known, value).within(0.0))
 
 
 def _of_a(outer: Walk, case: int, name: str) -> Any:

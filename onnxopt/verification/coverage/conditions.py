@@ -119,11 +119,15 @@ def agree(walk: Walk, mine: str, theirs: str) -> bool | None:
     """
     if theirs not in walk.agreed or theirs not in walk.pairs.of:
         return None
-    every = range(len(walk.original.values))
-    a, b = ([holds(walk, name, k) for k in every] for name in (mine, walk.pairs.of[theirs]))
+    a, b = _truths(walk, mine), _truths(walk, walk.pairs.of[theirs])
     if None in a or None in b:
         return None
     return True if a == b else False if a == [not truth for truth in b] else None
+
+
+def _truths(walk: Walk, name: str) -> list[bool | None]:
+    """Return whether a condition of A holds, by case; None if unknown."""
+    return [holds(walk, name, k) for k in range(len(walk.original.values))]
 
 
 def _is_captured(program: Program, name: str) -> bool:
@@ -198,23 +202,33 @@ def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
 
 
 def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
-    (x, y), every = nodes, range(len(outer.original.values))
+    x, y = nodes
     mine, theirs = held(outer.a, x), held(outer.b, y) if y.op_type == "If" else {}
     asks, is_sure = _asks(outer, nodes) if theirs else (None, False)
-    branches = [taken(outer, x, k) for k in every]
     for name, other in zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES)):
         if name not in mine:
             continue
-        cases = [k for k in every if branches[k] == name]
-        if cases and not is_sure:
+        cases = _taking(outer, x, name)
+        if not is_sure:
             yield from _in_place(outer, nodes, name, cases)
         if other in theirs and asks is not None:
-            enclosing = Enclosing(outer, nodes, name, other, cases or every, is_sure)
-            yield Counterpart(enclosing, mine[name], theirs[other])
-            if not cases and depth(outer) < _MAX_ASSUMED:
-                told = said(outer.b, y.input[0], other == BRANCHES[0])
-                told |= said(outer.a, x.input[0], name == BRANCHES[0])
-                yield Counterpart(enclosing, mine[name], theirs[other], assumed=told)
+            enclosing = Enclosing(outer, nodes, name, other, cases or range(len(outer.original.values)), is_sure)
+            yield from _of_branch(enclosing, mine[name], theirs[other], is_taken=bool(cases))
+
+
+def _taking(outer: Walk, node: NodeProto, name: str) -> list[int]:
+    """Return the cases that take a branch of A's If."""
+    return [k for k in range(len(outer.original.values)) if taken(outer, node, k) == name]
+
+
+def _of_branch(enclosing: Enclosing, mine: GraphProto, theirs: GraphProto, *, is_taken: bool) -> Iterator[Counterpart]:
+    """Yield a branch of B as the counterpart of A's; of an untaken branch, also with the conditions it requires."""
+    yield Counterpart(enclosing, mine, theirs)
+    if not is_taken and depth(enclosing.outer) < _MAX_ASSUMED:
+        outer, (x, y) = enclosing.outer, enclosing.nodes
+        told = said(outer.b, y.input[0], enclosing.theirs == BRANCHES[0])
+        told |= said(outer.a, x.input[0], enclosing.name == BRANCHES[0])
+        yield Counterpart(enclosing, mine, theirs, assumed=told)
 
 
 def _asks(outer: Walk, nodes: Nodes) -> tuple[bool | None, bool]:
@@ -231,10 +245,13 @@ def _asks(outer: Walk, nodes: Nodes) -> tuple[bool | None, bool]:
 
 
 def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Iterator[Counterpart]:
-    """Yield the nodes of B that make the results of A's node from cutpoints, as a counterpart of its branch."""
+    """Yield the nodes of B that make the results of A's node from cutpoints, as a counterpart of its branch.
+
+    cases: those that take the branch; without any, nothing is yielded.
+    """
     mine, of = held(outer.a, nodes[0])[name], outer.pairs.by_original
     made = [(inner.name, of[o]) for inner, o in zip(mine.output, nodes[0].output) if o in of]
-    if not made:
+    if not (made and cases):
         return
     found = outer.b.cone([value for _, value in made], outer.fed)
     graph = GraphProto(name="in place", node=[outer.b.nodes[n] for n in found])

@@ -109,7 +109,7 @@ def made_of(
     for node, reads in zip(program.nodes, program.reads):
         if depending.isdisjoint(reads):
             continue
-        is_handed = node.op_type in hands_on and all(r in handed or program.is_constant(r) for r in reads)
+        is_handed = node.op_type in hands_on and program.are_known(reads, handed)
         made = [*filter(None, node.output)]
         found += [output for output in made if output in cuts]
         handed.update(made if is_handed else ())

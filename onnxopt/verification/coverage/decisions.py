@@ -62,18 +62,32 @@ def _differs(cone: Cone | None, decisions: set[str]) -> bool | None:
     """Return whether a value differs for a different decision; None if the cases show both results of each decision."""
     if cone is None:
         return False
-    walk, a = cone.walk, cone.walk.a
-    fed = (e for e in cone.entries if e in decisions and walk.pairs.by_original.get(e) in walk.fed)
-    read = [e for e in fed if not _is_seen(walk, e)]
-    inside = {n.op_type for n in (a.nodes[i] for i in cone.nodes) if not decisions.isdisjoint(n.output)}
+    walk, nodes = cone.walk, cone.walk.a.nodes
+    read = _one_sided(cone, decisions)
+    inside = {nodes[i].op_type for i in cone.nodes if not decisions.isdisjoint(nodes[i].output)}
     if not read and not inside:
         return None
-    # Branches are compared separately; a further entry that depends on the decision would contradict the decision.
-    apart = [e for e in read if e in cone.both and a.behind({e}, (), len(a.nodes) - 1).isdisjoint(cone.entries)]
-    if set(a.hiding).isdisjoint(cone.nodes) and any(differs(cone, functools.partial(_others, name=e)) for e in apart):
+    if _differs_for_others(cone, read):
         return True
     moved = functools.partial(elsewhere, most=_MAX_SAMPLES)
     return not inside.isdisjoint(_BEST) and differs(Cone.of(walk, cone.value), moved)
+
+
+def _one_sided(cone: Cone, decisions: set[str]) -> list[str]:
+    """Return the decisions among the entries of which the cases do not show both results."""
+    walk = cone.walk
+    fed = (e for e in cone.entries if e in decisions and walk.pairs.by_original.get(e) in walk.fed)
+    return [e for e in fed if not _is_seen(walk, e)]
+
+
+def _differs_for_others(cone: Cone, read: Sequence[str]) -> bool:
+    """Return whether a value differs for a different result of one of the decisions `read`."""
+    a = cone.walk.a
+    # Branches are compared separately; a further entry that depends on the decision would contradict the decision.
+    apart = [e for e in read if e in cone.both and a.behind({e}, (), len(a.nodes) - 1).isdisjoint(cone.entries)]
+    return set(a.hiding).isdisjoint(cone.nodes) and any(
+        differs(cone, functools.partial(_others, name=e)) for e in apart
+    )
 
 
 def _is_seen(walk: Walk, name: str) -> bool:

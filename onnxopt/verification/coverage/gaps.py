@@ -77,7 +77,7 @@ def gaps(walk: Walk) -> Iterator[Gap]:
             yield Gap(f"`{value}` {part}{f'{AND}{how}' if found else ''}", silent=not found, stays=stays)
 
 
-def _cuts(walk: Walk) -> Iterator[str]:
+def paired_cuts(walk: Walk) -> Iterator[str]:
     """Yield the agreeing values of B with a counterpart, in order."""
     return (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of)
 
@@ -118,8 +118,7 @@ def _is_proven(walk: Walk, value: str) -> bool:
 
 def undecided(walk: Walk) -> dict[str, bool]:
     """Return {nearly constant decision: whether it differs on distant numbers or equal integers}."""
-    settled = walk.cuts.union(walk.pending)
-    little = (v for v in walk.b.maker if v in settled and v in walk.pairs.of and _says_little(walk, v))
+    little = _nearly_constant(walk)
     found = list(itertools.islice((v for v in little if not walk.sameness.is_made_alike(v)), _MAX_VALUES))
     if not found:
         return {}
@@ -131,6 +130,12 @@ def undecided(walk: Walk) -> dict[str, bool]:
         differs_far = _differs_far(walk, value, between(points, points), ALL_FACTORS, flip=True)
         asked[value] = differs_far or _differs_where_equal(Cone.of(walk, value), points)
     return asked | dict.fromkeys(little, False)
+
+
+def _nearly_constant(walk: Walk) -> Iterator[str]:
+    """Yield the values of B with a counterpart that are nearly constant decisions."""
+    settled = walk.cuts.union(walk.pending)
+    return (v for v in walk.b.maker if v in settled and v in walk.pairs.of and _says_little(walk, v))
 
 
 def _differs_far(
@@ -188,7 +193,7 @@ def _picked(walk: Walk) -> dict[str, bool]:
 
     Example: only one model applies Relu before ArgMax.
     """
-    values = [v for v in _cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS and _picks(walk, v)]
+    values = [v for v in paired_cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS and _picks(walk, v)]
     found = itertools.islice(_of_other_points(walk, values), _MAX_VALUES) if values else ()
     return {v: _differs_far(walk, v, points) for v, points in found}
 
@@ -206,7 +211,7 @@ def have_other_points(a: Program, b: Program) -> bool:
 
 def unreached(walk: Walk) -> list[str]:
     """Return the cutpoints with different breakpoints that differ beyond them."""
-    found = itertools.islice(_of_other_points(walk, _cuts(walk), epsilons=True), _MAX_VALUES)
+    found = itertools.islice(_of_other_points(walk, paired_cuts(walk), epsilons=True), _MAX_VALUES)
     return [v for v, points in found if _differs_far(walk, v, points, POSITIVE_FACTORS)]
 
 
@@ -221,7 +226,7 @@ def _narrowed(walk: Walk) -> dict[str, bool]:
 
 def _by_narrower(walk: Walk) -> Iterator[tuple[str, list[float]]]:
     """Yield (value, bounds of the narrower integers)."""
-    for value in _cuts(walk):
+    for value in paired_cuts(walk):
         mine, theirs = _cones(walk, value)
         ends = integer_ends(walk.b.nodes[i] for i in theirs)
         if not ends or walk.sameness.is_made_alike(value):
@@ -267,12 +272,17 @@ def _made_of_moved(walk: Walk) -> Iterator[str]:
     between_ = _steps(walk)
     while some := list(itertools.islice(between_, _NOISE_BATCH)):
         open_ = list(dict.fromkeys(v for _, values in some for v in values if v not in known))
-        _measure(walk, [v for v in open_ if not walk.agrees_between(v)], known)
-        for v in (v for v in open_ if v not in known):  # differs only by differences of values measured before?
-            if all(e in walk.cuts or e in known for e in walk.first[v].entries):
-                known[v] = True
-        _measure(walk, [v for v in open_ if v not in known], known)
+        _measure_all(walk, open_, known)
         yield from (output for output, values in some if not all(known[v] for v in values))
+
+
+def _measure_all(walk: Walk, values: Sequence[str], known: dict[str, bool]) -> None:
+    """Add to `known` whether rounding, or differences of values measured before, explain the values' differences."""
+    _measure(walk, [v for v in values if not walk.agrees_between(v)], known)
+    for v in values:
+        if v not in known and all(e in walk.cuts or e in known for e in walk.first[v].entries):
+            known[v] = True
+    _measure(walk, [v for v in values if v not in known], known)
 
 
 def _measure(walk: Walk, values: Sequence[str], known: dict[str, bool]) -> None:
@@ -293,10 +303,19 @@ def _steps(walk: Walk) -> Iterator[tuple[str, list[str]]]:
         for output in filter(None, node.output):
             if output not in walk.cuts:
                 behind.update([output] if is_behind or output in walk.latest else ())
-            elif is_behind and output in of and (_is_step(walk, output) or _drops(walk, output)):
-                if not walk.sameness.is_made_alike(output):
-                    inside = walk.b.made(walk.b.cone([output], walk.fed))
-                    yield output, [v for v in inside if v in walk.latest and v not in walk.cuts]
+            elif is_behind and output in of and _loses(walk, output) and not walk.sameness.is_made_alike(output):
+                yield output, _differing_before(walk, output)
+
+
+def _differing_before(walk: Walk, value: str) -> list[str]:
+    """Return the differing values between preceding cutpoints and a value."""
+    inside = walk.b.made(walk.b.cone([value], walk.fed))
+    return [v for v in inside if v in walk.latest and v not in walk.cuts]
+
+
+def _loses(walk: Walk, value: str) -> bool:
+    """Return whether a value may agree although its operands differ."""
+    return _is_step(walk, value) or _drops(walk, value)
 
 
 def _drops(walk: Walk, value: str) -> bool:

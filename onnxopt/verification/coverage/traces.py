@@ -8,7 +8,7 @@ combinations: two Ifs that always take the same branch could be confused.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ _MAX_NESTED_IFS: Final = 8
 _MAX_PARTS: Final = 16  # nodes with parts, in models given to inference
 _MAX_ASKED: Final = 48  # models given to inference
 Feeds = Sequence[Mapping[str, Any]]
+Unanswered = tuple[frozenset[str], frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Trace:
     b: Runner
     cases: list[int]  # indices
     # Conditions of A, and only of B, with a single value in all cases, although A may accept both.
-    unanswered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    unanswered: Unanswered = (frozenset(), frozenset())
 
 
 @dataclass(frozen=True)
@@ -86,31 +87,51 @@ def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] 
     """
     pairs = Pairs(trace.a.program, trace.b.program)
     apart = pairs.by_name.changed(pairs.a.hiding, pairs.b.hiding)
-    some, every = [feeds[k] for k in trace.cases], range(len(trace.cases))
+    some = [feeds[k] for k in trace.cases]
     mine, theirs = (_conditions(r, nodes, some, types) for r, nodes in zip((trace.a, trace.b), apart))
-    if not mine and not theirs:
+    if not {*mine, *theirs}:
         return []
-    of = {y: pairs.of.get(y, y if y in pairs.a.given else "") for y in theirs}
-    same = {y: x for y, x in of.items() if x in mine and mine[x].truths == theirs[y].truths}
+    same = _same(pairs, mine, theirs)
     only = {y: c for y, c in theirs.items() if y not in same}
-    open_ = [c for c in (*mine.values(), *only.values()) if c.is_open]
-    if len({tuple(c.truths[k] for c in open_) for k in every}) < 1 << len(open_):
+    if not _take_all([*mine.values(), *only.values()], len(some)):
         return None
+    both = {y: x for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker}
+    return _replaced(trace, mine, theirs, both, _unanswered(trace, mine, only))
+
+
+def _same(pairs: Pairs, mine: Conditions, theirs: Conditions) -> dict[str, str]:
+    """Return {condition of B: corresponding condition of A, equal in all cases}."""
+    of = {y: pairs.of.get(y, y if y in pairs.a.given else "") for y in theirs}
+    return {y: x for y, x in of.items() if x in mine and mine[x].truths == theirs[y].truths}
+
+
+def _take_all(conditions: Sequence[_Condition], cases: int) -> bool:
+    """Return whether the cases take every combination of changing conditions."""
+    open_ = [c for c in conditions if c.is_open]
+    return len({tuple(c.truths[k] for c in open_) for k in range(cases)}) == 1 << len(open_)
+
+
+def _unanswered(trace: Trace, mine: Conditions, only: Conditions) -> Unanswered:
+    """Return the unanswered conditions, with those of the next Ifs."""
+    a, b = trace.unanswered
+    open_ = (x for x, c in mine.items() if not c.is_open and not _is_proven(trace.a.program, c))
+    return a.union(open_), b.union(y for y, c in only.items() if not c.is_open)
+
+
+def _replaced(
+    trace: Trace, mine: Conditions, theirs: Conditions, both: Mapping[str, str], unanswered: Unanswered
+) -> list[Trace]:
+    """Return a trace for each set of cases with equal branches; [] if names collide. `both`: further outputs."""
     groups: dict[tuple[bool, ...], list[int]] = {}
-    for k in every:
+    for k in range(len(trace.cases)):
         groups.setdefault(tuple(c.truths[k] for c in (*mine.values(), *theirs.values())), []).append(k)
-    unanswered = (
-        trace.unanswered[0].union(x for x, c in mine.items() if not c.is_open and not _is_proven(pairs.a, c)),
-        trace.unanswered[1].union(y for y, c in only.items() if not c.is_open),
-    )
-    both = [(x, y) for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker]
     found = []
-    for k, *others in groups.values():
-        a = _with_branches(trace.a, mine, k, [x for x, _ in both])
-        b = _with_branches(trace.b, theirs, k, [y for _, y in both])
+    for group in groups.values():
+        a = _with_branches(trace.a, mine, group[0], both.values())
+        b = _with_branches(trace.b, theirs, group[0], both.keys())
         if a is None or b is None:
             return []
-        found.append(Trace(a, b, [trace.cases[n] for n in (k, *others)], unanswered))
+        found.append(Trace(a, b, [trace.cases[n] for n in group], unanswered))
     return found
 
 
@@ -118,9 +139,7 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
     """Return the conditions of Ifs among `nodes`, by root; {} if unknown in a case."""
     program, found = runner.program, dict[str, _Condition]()
     ifs = {i: program.nodes[i].input[0] for i in nodes if program.nodes[i].op_type == "If"}
-    made = [name for name in dict.fromkeys(ifs.values()) if name in program.maker]
-    part = runner.open(program.cone(made, ()), types, made) if made else None
-    known = [{**fed, **(part.run(fed) if part is not None else {})} for fed in feeds]
+    known = _with_results(runner, ifs.values(), feeds, types)
     for i, name in ifs.items():
         default = program.constant(name) if name in program.constants else None
         values = [values.get(name, default) for values in known]
@@ -129,6 +148,15 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
         root, is_so = asked(program, name)
         found.setdefault(root, _Condition(tuple(bool(np.all(v)) is is_so for v in values), {})).ifs[i] = is_so
     return found
+
+
+def _with_results(runner: Runner, names: Iterable[str], feeds: Feeds, types: Mapping[str, str]) -> Feeds:
+    """Return the feeds and the results among `names`, by case."""
+    made = [name for name in dict.fromkeys(names) if name in runner.program.maker]
+    if not made:
+        return feeds
+    part = runner.open(runner.program.cone(made, ()), types, made)
+    return [{**fed, **part.run(fed)} for fed in feeds]
 
 
 def _is_proven(program: Program, condition: _Condition) -> bool:
@@ -167,8 +195,7 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
             graph.node.append(node)
             continue
         body = bodies(node)[branches[i]]
-        sparse = [t.values.name for t in body.sparse_initializer]
-        made = [*(o for n in body.node for o in n.output if o), *(t.name for t in body.initializer), *sparse]
+        made = _made_in(body)
         if not names.isdisjoint(made):
             return None
         names.update(made)
@@ -178,6 +205,12 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
     for name in kept:
         graph.output.add(name=name)
     return runner.inside(Program(skeleton, fed=program.given & program.constants.keys()))
+
+
+def _made_in(body: GraphProto) -> list[str]:
+    """Return the results and initializers of a body."""
+    stored = [*(t.name for t in body.initializer), *(t.values.name for t in body.sparse_initializer)]
+    return [*stored, *(o for n in body.node for o in filter(None, n.output))]
 
 
 # -- branches that always fail ---------------------------------------------------------------------------
@@ -218,15 +251,17 @@ class _Failing:
         """Return whether nodes with a branch in place of node `i` fail, perhaps in all branches of a further If."""
         initializers = [*initializers, *bodies(nodes[i])[branch].initializer]
         nodes = [*nodes[:i], *opened(nodes[i], branch), *nodes[i + 1 :]]
-        made = [o for n in nodes for o in n.output if o]
+        made = [o for n in nodes for o in filter(None, n.output)]
         if len(made) > len(set(made)):
             return False  # names of two branches may collide
         if self._is_error(nodes, initializers):
             return True
         ifs = (k for k in range(i, len(nodes)) if nodes[k].op_type == "If" and bodies(nodes[k]))
-        return any(
-            self._left > 0 and all(self.fails(nodes, k, other, initializers) for other in bodies(nodes[k])) for k in ifs
-        )
+        return any(self._fails_in_all(nodes, k, initializers) for k in ifs)
+
+    def _fails_in_all(self, nodes: Sequence[NodeProto], k: int, initializers: Sequence[TensorProto]) -> bool:
+        """Return whether nodes fail in all branches of node `k`. False once too many models were given to inference."""
+        return self._left > 0 and all(self.fails(nodes, k, other, initializers) for other in bodies(nodes[k]))
 
     def _is_error(self, nodes: Sequence[NodeProto], initializers: Sequence[TensorProto]) -> bool:
         """Return whether inference fails. Nodes with bodies are opaque."""
@@ -251,6 +286,10 @@ def _has_odd_transpose(graph: GraphProto) -> bool:
     """Return whether a Transpose permutes fewer axes than present: accepted by onnx, rejected by runtimes."""
     infos = (*graph.input, *graph.value_info, *graph.output)
     ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
-    turned = [n for n in graph.node if n.op_type == "Transpose" and not n.domain and n.input]
-    axes = [(n.input[0], len(a.ints)) for n in turned for a in n.attribute if a.name == "perm"]
-    return any(count and ranks.get(name, count) != count for name, count in axes)
+    return any(count and ranks.get(name, count) != count for name, count in _transposed(graph))
+
+
+def _transposed(graph: GraphProto) -> Iterator[tuple[str, int]]:
+    """Yield (operand, number of permuted axes) of each Transpose."""
+    turned = (n for n in graph.node if n.op_type == "Transpose" and not n.domain and n.input)
+    return ((n.input[0], len(a.ints)) for n in turned for a in n.attribute if a.name == "perm")

@@ -7,14 +7,14 @@ not. Bodies that cannot be compared, or give only blank results, are reported.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from onnx import NodeProto
 
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.conditions import asks_alike, held, is_never, is_open, runs
-from onnxopt.verification.coverage.gaps import Gap, gaps, unproven_blanks
+from onnxopt.verification.coverage.gaps import Gap, gaps, paired_cuts, unproven_blanks
 from onnxopt.verification.model.nodes import deciding_of, first_of, inside, may_hide
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.outcome import depth, label_of
@@ -45,21 +45,36 @@ def unseen(walk: Walk, taken: Collection[str] = (), scope: str = "main", *, is_w
 def _hidden(walk: Walk, taken: Collection[str], scope: str, *, is_wrong: bool) -> Iterator[Gap]:
     """Yield gaps in parts of nodes without equal node in B."""
     hiding = walk.a.hiding
-    decided = [i for i in walk.a.deciding if i not in hiding]  # all parts run, which proves little about a decision
+    decided = sorted({*walk.a.deciding}.difference(hiding))  # all parts run, which proves little about a decision
     apart, new = walk.sameness.changed([*hiding, *decided], walk.b.hiding)
-    made = ((i, walk.b.maker[v]) for i in hiding for v in walk.pairs.made_from([*walk.a.nodes[i].output]))
-    counterparts = {i: j for i, j in made if walk.a.nodes[i].op_type == walk.b.nodes[j].op_type}
+    counterparts = _counterparts(walk)
     known, others = set[int | None](), set(new)
     different = {*apart, *(i for i, j in counterparts.items() if j in others)}
     for i in sorted(different):
         found = _Node(walk, i, scope, is_wrong=is_wrong)
         known |= found.covered
         yield from found.unseen(all_taken=i in decided or _has_taken(walk.a.nodes[i], taken))
-    for x, y in ((walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items() if i not in different):
+    yield from _decided_in_one(walk, {i: j for i, j in counterparts.items() if i not in different})
+    yield from _only_in_b(walk.b, [walk.b.nodes[j] for j in new if j not in known])
+
+
+def _counterparts(walk: Walk) -> dict[int, int]:
+    """Return {node of A with parts that may not run: node of B with the same operator and a corresponding result}."""
+    made = ((i, walk.b.maker[v]) for i in walk.a.hiding for v in walk.pairs.made_from([*walk.a.nodes[i].output]))
+    return {i: j for i, j in made if walk.a.nodes[i].op_type == walk.b.nodes[j].op_type}
+
+
+def _decided_in_one(walk: Walk, counterparts: Mapping[int, int]) -> Iterator[Gap]:
+    """Yield gaps for nodes of B with parts on which inputs decide, unlike in the counterpart of A."""
+    for x, y in ((walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items()):
         if _decides_more(walk, x, y):
             yield Gap(f"only in one of the models inputs decide on the {label_of(y)} that makes `{first_of(y)}`")
-    for node in (walk.b.nodes[j] for j in new if j not in known):
-        if is_open(walk.b, node) or node.op_type not in _DECIDED:
+
+
+def _only_in_b(program: Program, nodes: Iterable[NodeProto]) -> Iterator[Gap]:
+    """Yield gaps for nodes of B without counterpart whose parts may not run."""
+    for node in nodes:
+        if is_open(program, node) or node.op_type not in _DECIDED:
             yield Gap(f"only one of the models has the {label_of(node)} that makes `{first_of(node)}`")
 
 
@@ -174,11 +189,15 @@ class _Node:
 
     def _not_run(self, name: str, walk: Walk | None) -> Iterator[Gap]:
         if walk is not None and walk.enclosing is not None and walk.faults:
-            others = [w for other, inner in self._inner.items() for w in inner if other != name]
-            if not others or not all(w.faults for w in others):
+            if not self._others_fail(name):
                 yield Gap("", walk.enclosing.scope(self._scope), walk, walk.faults)
         elif walk is None or walk.unsettled or unproven_blanks(walk) or not self._turns_alike(name):
             yield Gap(self._why(name))
+
+    def _others_fail(self, name: str) -> bool:
+        """Return whether all walks of further bodies of the node have faults, and there are any."""
+        others = [w for other, inner in self._inner.items() for w in inner if other != name]
+        return bool(others) and all(w.faults for w in others)
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Gap]:
         if walk is not None and walk.enclosing is not None:
@@ -216,18 +235,34 @@ def _indistinct(walk: Walk, taken: Collection[str]) -> Iterator[tuple[str, str]]
     Two Ifs with an untaken branch may agree in all cases. A value that reads the first in A and the second in B agrees
     too, which proves nothing.
     """
-    a, of, nodes = walk.a, walk.pairs.of, ((i, walk.a.nodes[i]) for i in walk.a.hiding)
-    open_ = ((i, node, bodies(node)) for i, node in nodes if not _has_taken(node, taken))
-    half = [i for i, node, parts in open_ if not parts or not all(runs(walk, node, name) for name in parts)]
+    half, a = _half_run(walk, taken), walk.a
     if not half:
         return
     numbers = walk.sameness.numbers(half)
-    for value in (v for v in walk.b.maker if v in walk.cuts and v in of and not walk.pairs.is_same(v)):
-        mine, theirs = _read(a, of[value], walk.fed_of_a), _read(walk.b, value, walk.fed)
-        x, y = ({numbers[n]: n for n in names if n in numbers} for names in (mine, (of.get(n, n) for n in theirs)))
-        other = [(x | y)[n] for n in x.keys() ^ y.keys()]
+    for value in (v for v in paired_cuts(walk) if not walk.pairs.is_same(v)):
+        other = _read_by_one(walk, value, numbers)
         if any(is_open(a, a.nodes[a.maker[name]]) for name in other):
             yield value, other[0]
+
+
+def _half_run(walk: Walk, taken: Collection[str]) -> list[int]:
+    """Return the nodes of A with parts that no case ran."""
+    open_ = (i for i in walk.a.hiding if not _has_taken(walk.a.nodes[i], taken))
+    return [i for i in open_ if not _runs_whole(walk, walk.a.nodes[i])]
+
+
+def _runs_whole(walk: Walk, node: NodeProto) -> bool:
+    """Return whether a node has bodies, and the cases run all."""
+    parts = bodies(node)
+    return bool(parts) and all(runs(walk, node, name) for name in parts)
+
+
+def _read_by_one(walk: Walk, value: str, numbers: Mapping[str, int]) -> list[str]:
+    """Return the values with `numbers`, by A's names, that a value is computed from in only one of A and B."""
+    of = walk.pairs.of
+    mine, theirs = _read(walk.a, of[value], walk.fed_of_a), _read(walk.b, value, walk.fed)
+    x, y = ({numbers[n]: n for n in names if n in numbers} for names in (mine, (of.get(n, n) for n in theirs)))
+    return [(x | y)[n] for n in x.keys() ^ y.keys()]
 
 
 def _read(program: Program, value: str, fed: set[str]) -> set[str]:

@@ -7,7 +7,7 @@ inputs, fed with equal numbers in both models. By induction, an equal node with 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -125,13 +125,18 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     del graph.node[:]
     graph.node.extend(kept)
     for node in sorted(found, key=_made):
-        for output in (o for o in node.output if o and o not in unseen):
-            given = graph.input.add(name=output)
-            if output in declared:
-                given.type.CopyFrom(declared[output])
-        for name in reads_of(node):
-            graph.output.add(name=name)
+        _add_border(graph, node, unseen, declared)
     return found
+
+
+def _add_border(graph: GraphProto, node: NodeProto, unseen: Collection[str], declared: Mapping[str, TypeProto]) -> None:
+    """Add the results of a node cut out as inputs, except `unseen`, and the operands as outputs."""
+    for output in (o for o in node.output if o and o not in unseen):
+        given = graph.input.add(name=output)
+        if output in declared:
+            given.type.CopyFrom(declared[output])
+    for name in reads_of(node):
+        graph.output.add(name=name)
 
 
 def _as_in(
@@ -145,19 +150,32 @@ def _as_in(
     Returns Identities for readers. Nodes are matched if unique by operator, attributes, present results and either
     operands or their count.
     """
-    taken, behind = {o for n in kept for o in n.output}, []
+    taken, behind = {o for n in kept for o in n.output}, list[NodeProto]()
     for by_operands in (True, False):
-        made, names = ({tuple(n.output) for n in some} for some in (nodes, originals))
-        known = {name for outputs in names for name in outputs}
-        left = (n for n in originals if tuple(n.output) not in made and taken.isdisjoint(n.output))
-        alone = _only(left, by_operands)
-        for key, node in _only((n for n in nodes if known.isdisjoint(n.output)), by_operands).items():
-            for i, name in enumerate(alone[key].output if key in alone else ()):
-                own, node.output[i] = node.output[i], name
-                if own:
-                    behind.append(type(node)(op_type="Identity", input=[name], output=[own]))
-                    declared.update({name: declared[own]} if own in declared else {})
+        for original, node in _matches(originals, nodes, taken, by_operands):
+            behind += _rename(node, original.output, declared)
     return behind
+
+
+def _matches(
+    originals: Iterable[NodeProto], nodes: Sequence[NodeProto], taken: set[str], by_operands: bool
+) -> list[tuple[NodeProto, NodeProto]]:
+    """Return (original, node with further names) for nodes unique in both. `taken`: names of the remaining nodes."""
+    made = {tuple(n.output) for n in nodes}
+    known = set[str]().union(*map(_made, originals))
+    left = (n for n in originals if tuple(n.output) not in made and taken.isdisjoint(n.output))
+    alone = _only(left, by_operands)
+    others = _only((n for n in nodes if known.isdisjoint(n.output)), by_operands)
+    return [(alone[key], node) for key, node in others.items() if key in alone]
+
+
+def _rename(node: NodeProto, names: Iterable[str], declared: dict[str, TypeProto]) -> Iterator[NodeProto]:
+    """Rename the results of a node, and their types. Yields Identities to the previous names."""
+    for i, name in enumerate(names):
+        own, node.output[i] = node.output[i], name
+        if own:
+            declared.update({name: declared[own]} if own in declared else {})
+            yield type(node)(op_type="Identity", input=[name], output=[own])
 
 
 def _only(nodes: Iterable[NodeProto], by_operands: bool) -> dict[tuple[Any, ...], NodeProto]:
@@ -267,15 +285,11 @@ class Around:
         Returns False if neither is known yet.
         """
         declared = {i.name: i.type.tensor_type for i in self._program.graph.input}
-        known = ((declared[name].shape.dim, np.shape(v)) for name, v in feeds.items() if name in declared)
-        sizes = {d.dim_param: n for dims, shape in known if len(dims) == len(shape) for d, n in zip(dims, shape)}
+        sizes = _sizes(declared, feeds)
         made: dict[str, Any] = {}
         for output in filter(None, node.output):
             tensor = declared[output]
-            sizes_known = [d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim]
-            shape = tuple(sizes_known) if tensor.HasField("shape") and all(sizes_known) else None
-            kind = BY_CODE.get(tensor.elem_type)
-            dtype = kind.dtype if kind is not None and kind.kind in "fiub" and not kind.is_foreign else None
+            shape, dtype = _declared_shape(tensor, sizes), _declared_dtype(tensor)
             if dtype is None or shape is None:
                 like = self._first(node, feeds)
                 if like is None:
@@ -285,9 +299,7 @@ class Around:
             if element_kind(np.dtype(dtype)) not in "fiub":  # strings: repeat the operand's
                 made[output] = np.resize(like, shape)
                 continue
-            rng = Draws(output)
-            numbers = rng.normal(shape) if element_kind(np.dtype(dtype)) == "f" else rng.flags(shape)
-            made[output] = np.asarray(numbers).astype(dtype)
+            made[output] = _drawn(output, shape, dtype)
         feeds.update(made)
         return True
 
@@ -295,3 +307,31 @@ class Around:
         """Return the first float operand of a node, else the first tensor operand, else None."""
         read = [v for name in reads_of(node) if isinstance(v := self._streamed.value(name, feeds), np.ndarray)]
         return next(iter(sorted(read, key=lambda v: not is_float(v))), None)
+
+
+# -- stand-ins --------------------------------------------------------------------------------------------
+
+
+def _sizes(declared: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of named dims of the inputs, according to the feeds. `declared`: tensor types of inputs."""
+    known = ((declared[name].shape.dim, np.shape(v)) for name, v in feeds.items() if name in declared)
+    return {d.dim_param: n for dims, shape in known if len(dims) == len(shape) for d, n in zip(dims, shape)}
+
+
+def _declared_shape(tensor: Any, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the shape of a tensor type; None if not known completely."""
+    found = tuple(d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim)
+    return found if tensor.HasField("shape") and all(found) else None
+
+
+def _declared_dtype(tensor: Any) -> Any:
+    """Return numpy's type for a tensor type of numbers or booleans, else None."""
+    kind = BY_CODE.get(tensor.elem_type)
+    return kind.dtype if kind is not None and kind.kind in "fiub" and not kind.is_foreign else None
+
+
+def _drawn(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return random floats, or random zeros and ones, seeded by `name`."""
+    rng = Draws(name)
+    numbers = rng.normal(shape) if element_kind(np.dtype(dtype)) == "f" else rng.flags(shape)
+    return np.asarray(numbers).astype(dtype)

@@ -42,21 +42,23 @@ class Program:
         # Initializers by name, including overridden defaults.
         self.constants: dict[str, TensorProto] = {t.name: t for t in self.graph.initializer[:]}
         self.given = {i.name for i in self.graph.input}  # names fed: inputs of the graph, and values captured by a body
-        if outer is not None:  # values captured by a body: results are fed, constants are known
-            taken = set(captured(self.graph))
-            self.given |= {name for name in taken if not outer.is_constant(name)}
-            self.constants = {name: t for name, t in outer.constants.items() if name in taken} | self.constants
+        if outer is not None:
+            self._capture(outer)
         else:  # a default not fed is a constant
-            self.given = {name for name in self.given if name not in self.constants or name in fed}
+            self.given -= self.constants.keys() - fed
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
-        nodes = self.graph.node[:]
-        reads = [list(dict.fromkeys(reads_of(n))) for n in nodes]
-        order = in_order(nodes, reads)
-        self.nodes = [nodes[i] for i in order]  # in topological order
-        self.reads = [reads[i] for i in order]  # by node: values read, including values captured by its bodies
-        self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output[:] if o}  # index of the node, by value
+        # In topological order; by node: values read, including values captured by its bodies.
+        self.nodes, self.reads = _ordered(self.graph)
+        # Index of the node, by value.
+        self.maker = {o: i for i, n in enumerate(self.nodes) for o in filter(None, n.output[:])}
         self.outputs = [o.name for o in self.graph.output]
         self.impossible: dict[tuple[int, str], bool] = {}  # by (node, branch): whether the branch cannot be taken
+
+    def _capture(self, outer: Program) -> None:
+        """Add the values captured by a body: results are fed, constants are known."""
+        taken = set(captured(self.graph))
+        self.given |= {name for name in taken if not outer.is_constant(name)}
+        self.constants = {name: t for name, t in outer.constants.items() if name in taken} | self.constants
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
@@ -162,13 +164,17 @@ class Program:
         """
         found: set[str] = set()
         for i, (node, reads) in enumerate(zip(self.nodes, self.reads)):
-            if i not in self.random and all(r in found or self.is_constant(r) for r in reads):
-                found.update(o for o in node.output[:] if o)
+            if i not in self.random and self.are_known(reads, found):
+                found.update(filter(None, node.output[:]))
         return found
 
     def is_constant(self, name: str) -> bool:
         """Return whether a name is an initializer that is not fed."""
         return name not in self.given and (name in self.constants or name in self.sparse)
+
+    def are_known(self, names: Iterable[str], known: Collection[str]) -> bool:
+        """Return whether all names are known or constants."""
+        return all(name in known or self.is_constant(name) for name in names)
 
     def constant(self, name: str) -> Any:
         """Return the array of an initializer."""
@@ -201,8 +207,7 @@ class Program:
     def entries(self, nodes: Sequence[int], fed: Collection[str]) -> list[str]:
         """Return the values read by `nodes` but made elsewhere, except constants."""
         made = {o for i in nodes for o in self.nodes[i].output[:] if o not in fed}
-        reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
-        return [r for r in reads if r not in made and not self.is_constant(r)]
+        return [r for r in self.read(nodes) if r not in made and not self.is_constant(r)]
 
     @cached_property
     def last_readers(self) -> dict[str, int]:
@@ -210,14 +215,17 @@ class Program:
         found = {r: i for i, reads in enumerate(self.reads) for r in reads}
         return found | dict.fromkeys(self.outputs, len(self.nodes))
 
+    def read(self, nodes: Iterable[int]) -> dict[str, None]:
+        """Return the values read by `nodes`, in order."""
+        return dict.fromkeys(r for i in nodes for r in self.reads[i])
+
     def made(self, nodes: Iterable[int]) -> list[str]:
         """Return the values made by `nodes`."""
         return [o for i in nodes for o in self.nodes[i].output[:] if o]
 
     def weight(self, nodes: Iterable[int]) -> int:
         """Return the bytes of initializers read by `nodes` together."""
-        names = {r for i in nodes for r in self.reads[i] if r in self.constants}
-        return sum(self.skeleton.size(self.constants[name]) for name in names)
+        return sum(self.skeleton.size(self.constants[r]) for r in self.read(nodes) if r in self.constants)
 
     def model(
         self, nodes: Sequence[int], fed: Mapping[str, str], observed: Mapping[str, str]
@@ -233,7 +241,7 @@ class Program:
         model.functions.extend(self.skeleton.functions.needed(self.nodes[i] for i in nodes))
         graph = model.graph
         graph.name = "piece"
-        reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
+        reads = self.read(nodes)
         weights = self._initialize_all(graph, [r for r in reads if r not in fed], set(self.made(nodes)))
         for name, kind in fed.items():
             if name in reads:
@@ -241,14 +249,11 @@ class Program:
         for i in nodes:
             node = graph.node.add()
             node.CopyFrom(self.nodes[i])
-            for k, output in enumerate(node.output[:]):
-                if output in fed:
-                    node.output[k] = seen(output)
+            node.output[:] = [made_as(output, fed) for output in node.output[:]]
         for name, kind in observed.items():
-            made_as = seen(name) if name in fed else name
             if carrier(kind):
-                add_cast(graph, made_as, carried(name), _code(carrier(kind)))
-            graph.output.add(name=carried(name) if carrier(kind) else made_as)
+                add_cast(graph, made_as(name, fed), carried(name), _code(carrier(kind)))
+            graph.output.add(name=observed_as(name, kind, fed))
         return model, weights
 
     def _initialize_all(self, graph: GraphProto, names: Sequence[str], made: Collection[str]) -> dict[str, Any]:
@@ -269,9 +274,27 @@ class Program:
         return weights
 
 
+def _ordered(graph: GraphProto) -> tuple[list[NodeProto], list[list[str]]]:
+    """Return the nodes of a graph in topological order, and the values that each reads."""
+    nodes = graph.node[:]
+    reads = [list(dict.fromkeys(reads_of(n))) for n in nodes]
+    order = in_order(nodes, reads)
+    return [nodes[i] for i in order], [reads[i] for i in order]
+
+
 def seen(name: str) -> str:
     """Return the name of an observed value in a piece where the same name is fed."""
     return f"{name}\N{RIGHTWARDS ARROW}seen"
+
+
+def made_as(name: str, fed: Collection[str]) -> str:
+    """Return the name of a computed value in a piece with `fed` values."""
+    return seen(name) if name in fed else name
+
+
+def observed_as(name: str, kind: str, fed: Collection[str]) -> str:
+    """Return the output of a piece with the value `name` of type `kind`."""
+    return carried(name) if carrier(kind) else made_as(name, fed)
 
 
 def carried(name: str) -> str:

@@ -16,7 +16,7 @@ from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import array_to_tensor, put_inside, tensor_to_array
 from onnxopt.verification.model.nodes import first_of, holds, operator_of
 from onnxopt.verification.model.operators import AFFINE, CUTTING, SIZED, STANDARD, having
-from onnxopt.verification.programs.program import Program, carried, carrier, seen, types_of, widened
+from onnxopt.verification.programs.program import Program, carried, carrier, observed_as, types_of, widened
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, reason
 from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused
@@ -169,12 +169,8 @@ class Runner:
             weights = self._changed(model, weights, change)
         if prepare is not None:
             weights = prepare(model, weights)
-        names = {
-            name: carried(name) if carrier(kind) else seen(name) if name in fed else name
-            for name, kind in observed.items()
-        }
-        feeds = {i.name for i in model.graph.input}
-        inputs = {(carried(name) if carrier(kind) else name): name for name, kind in fed.items()}
+        names = {name: observed_as(name, kind, fed) for name, kind in observed.items()}
+        inputs = _inputs(model, fed)
         # onnxruntime requires ranks of a Scan's inputs at run time.
         if any(n.op_type == "Scan" for n in model.graph.node):
             self._give_shapes(model, inputs)
@@ -186,7 +182,7 @@ class Runner:
                 what = f"onnx's reference evaluator, for references in Python, cannot load a piece of {self.label}"
                 raise Refused(f"{what}: {reason(e)}") from e
             raise Failed(reason(e)) from e
-        return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, observed, len(nodes))
+        return Opened(self, engine, inputs, names, observed, len(nodes))
 
     def _changed(self, model: Any, weights: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
         """Return the changed weights, and apply `change` to the constants in the model."""
@@ -308,14 +304,28 @@ class Mixed(Opened):
     def _opened(self, k: int, types: Mapping[str, str]) -> Opened:
         runner, program = self.runner, self.runner.program
         others = (i for group in (*self._groups[:k], *self._groups[k + 1 :]) for i in group)
-        read = self.names.keys() | {r for i in others for r in program.reads[i]}
+        read = self.names.keys() | program.read(others).keys()
         made = program.made(self._groups[k])
         wanted = [name for name in made if name in read] or made
         nodes = program.cone(made, self._made)
-        fed = {r: types[r] for i in nodes for r in program.reads[i] if r in types}
+        fed = {r: types[r] for r in program.read(nodes) if r in types}
         if self._groups[k][0] in runner.computed:
             return runner._open(nodes, fed, dict.fromkeys(wanted, ""), *self._how)
         return runner.open(nodes, fed, wanted, *self._how, quiet=True)
+
+
+def _inputs(model: Any, fed: Mapping[str, str]) -> dict[str, str]:
+    """Return {input of a part's model: value of `fed`}."""
+    present = {i.name for i in model.graph.input}
+    named = ((carried(name) if carrier(kind) else name, name) for name, kind in fed.items())
+    return {given: name for given, name in named if given in present}
+
+
+def _constants(graph: Any, exact: Collection[str]) -> list[Any]:
+    """Return the tensors of initializers and Constant nodes inside a graph, except `exact` values."""
+    tensors = [t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
+    constants = [n for n in graph.node if n.op_type == "Constant" and n.output[0] not in exact]
+    return [*tensors, *(a.t for n in constants for a in n.attribute if a.HasField("t"))]
 
 
 def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str], scales: Collection[str]) -> None:
@@ -323,11 +333,7 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
 
     A scalar is an exponent, bound or factor, and exact, except `scales` (quantizer scales of a whole tensor).
     """
-    graph = model.graph
-    exact = {name for n in graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
-    tensors = [t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
-    constants = [n for n in graph.node if n.op_type == "Constant" and n.output[0] not in exact]
-    tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]
-    for tensor in tensors:
+    exact = {name for n in model.graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
+    for tensor in _constants(model.graph, exact):
         if tensor.data_type in FLOATS and (math.prod(tensor.dims) > 1 or tensor.name in scales):
             tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))

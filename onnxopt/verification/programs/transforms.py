@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -54,18 +54,22 @@ def tensor_types(model: ModelProto) -> dict[str, str]:
             fitting = [s for s in defined.get((domain, node.op_type), ()) if s.since_version <= versions.get(domain, 0)]
             if not fitting or known.keys() >= {*filter(None, node.output)}:
                 continue
-            schema = max(fitting, key=lambda s: s.since_version)
-            bound: dict[str, str] = {}
-            for name, operand in zip(node.input, schema.inputs):
-                if kind := known.get(name) or stored.get(name, ""):
-                    bound.setdefault(operand.typeStr, kind)
-            for name, result in zip(node.output, schema.outputs):
-                kind = bound.get(result.typeStr, result.typeStr)
-                if name and kind.startswith("tensor("):
-                    known.setdefault(name, kind)
+            _add_results(node, max(fitting, key=lambda s: s.since_version), known, stored)
 
     add(model.graph)
     return known
+
+
+def _add_results(node: NodeProto, schema: Any, known: dict[str, str], stored: Mapping[str, str]) -> None:
+    """Add to `known` the types of a node's results, by its schema. `stored`: types of initializers."""
+    bound: dict[str, str] = {}
+    for name, operand in zip(node.input, schema.inputs):
+        if kind := known.get(name) or stored.get(name, ""):
+            bound.setdefault(operand.typeStr, kind)
+    for name, result in zip(node.output, schema.outputs):
+        kind = bound.get(result.typeStr, result.typeStr)
+        if name and kind.startswith("tensor("):
+            known.setdefault(name, kind)
 
 
 # -- roundings --------------------------------------------------------------------------------------------
@@ -140,13 +144,18 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
             wide[name] = f"{name}{_WIDE_SUFFIX}{depth}"
             add_cast(graph, name, wide[name], _FLOAT)
         node.input[:] = [wide.get(name, name) for name in node.input]
-        narrow = [name for name in node.output if name in known]
-        node.output[:] = [name + _RAW if name in narrow else name for name in node.output]
-        if narrow:
-            _widen(node, code)
-        graph.node.append(node)
-        for name in narrow:
-            add_cast(graph, name + _RAW, name, code)
+        _add_rounded(graph, node, known, code)
+
+
+def _add_rounded(graph: GraphProto, node: NodeProto, known: Collection[str], code: int) -> None:
+    """Add a node to a graph, with its results among `known` rounded."""
+    narrow = [name for name in node.output if name in known]
+    node.output[:] = [name + _RAW if name in narrow else name for name in node.output]
+    if narrow:
+        _widen(node, code)
+    graph.node.append(node)
+    for name in narrow:
+        add_cast(graph, name + _RAW, name, code)
 
 
 def _widen(node: NodeProto, code: int) -> None:
@@ -172,7 +181,7 @@ _SEED: Final = 47
 
 def draw_alike(a: Skeleton, b: Skeleton) -> None:
     """Change both models in place."""
-    mine, theirs = ({n.output[0]: n for n in s.proto.graph.node if n.output and draws(n)} for s in (a, b))
+    mine, theirs = _drawing(a), _drawing(b)
     alike = [name for name in mine.keys() & theirs.keys() if name and mine[name].op_type == theirs[name].op_type]
     both = {name: max(len(mine[name].output), len(theirs[name].output)) for name in alike}
     for skeleton in (a, b):
@@ -181,6 +190,11 @@ def draw_alike(a: Skeleton, b: Skeleton) -> None:
         _seed(model.graph.node, both)
         for function in model.functions:
             _seed(function.node, ())
+
+
+def _drawing(skeleton: Skeleton) -> dict[str, NodeProto]:
+    """Return the nodes of the main graph that draw, by first result."""
+    return {n.output[0]: n for n in skeleton.proto.graph.node if n.output and draws(n)}
 
 
 def _name_alike(graph: GraphProto, results: Mapping[str, int]) -> dict[str, Operand]:
@@ -200,15 +214,19 @@ def _name_alike(graph: GraphProto, results: Mapping[str, int]) -> dict[str, Oper
             if read and (name := f"{result}{_READ}{i}") not in taken:
                 found[name], node.input[i] = Operand(read, result), name
                 nodes.append(_identity(read, name))
-        nodes.append(node)
-        for k in range(1, results[result]):
-            own = node.output[k] if k < len(node.output) else ""
-            if (name := f"{result}{_DRAWN}{k}") not in taken:
-                node.output[k : k + 1] = [name]
-                nodes += [_identity(name, own)] if own else []
+        nodes += [node, *_name_results(node, results[result], taken)]
     del graph.node[:]
     graph.node.extend(nodes)
     return found
+
+
+def _name_results(node: NodeProto, count: int, taken: Collection[str]) -> Iterator[NodeProto]:
+    """Rename further results of a node, up to `count` in all. Yields Identities to the previous names."""
+    for k in range(1, count):
+        own = node.output[k] if k < len(node.output) else ""
+        if (name := f"{node.output[0]}{_DRAWN}{k}") not in taken:
+            node.output[k : k + 1] = [name]
+            yield from [_identity(name, own)] if own else []
 
 
 def _identity(read: str, name: str) -> NodeProto:
