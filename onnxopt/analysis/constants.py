@@ -37,16 +37,20 @@ if TYPE_CHECKING:
 _KEPT: Final = CONTROL_FLOW | (of_form("code") - {"QuantizeLinear"}) | {"Dropout"}
 
 
+def _is_of_tensors(op: str) -> bool:
+    """Whether an operator may be folded, and neither takes nor makes sequences and optionals."""
+    return op not in _KEPT and (op == "ReverseSequence" or not ("Sequence" in op or "Optional" in op))
+
+
 def is_computable(node: Node, opset: int) -> bool:
     """Whether a node computes tensors from its inputs only, deterministically. `opset`: of the node's domain."""
     op = node.op
-    of_tensors = op == "ReverseSequence" or not ("Sequence" in op or "Optional" in op)
-    if op in _KEPT or node.bodies or not node.inputs or not of_tensors or not is_deterministic(op):
+    if node.bodies or not node.inputs or not _is_of_tensors(op) or not is_deterministic(op):
         return False
     if (op == "Identity" and node.output.is_output) or not is_known(op, opset) or node.has_references:
         return False
     # In training mode BatchNormalization uses batch statistics, and its running statistics are state.
-    return not node.attr("training_mode", 0) or not any(i for i in node.used_outputs())
+    return not node.attr("training_mode", 0) or not any(node.used_outputs())
 
 
 def may_train(node: Node) -> bool:

@@ -252,13 +252,19 @@ def _peak(graph: Graph) -> Peak:
             live += made
             if not v.is_output:
                 freed[max((_at(u, graph, place) for u in v.users), default=i)] += made
-        inner = [_peak(body) for body in node.bodies.values()]
-        size.exact = size.exact and all(p.exact for p in inner)
-        total = live + max((p.bytes for p in inner), default=0)
+        inner, exact = _peak_of_bodies(node)
+        size.exact = size.exact and exact
+        total = live + inner
         if total > best.bytes or best.node is None:
             best = Peak(total, node, size.exact)
         live -= freed[i]
     return Peak(best.bytes, best.node, size.exact)
+
+
+def _peak_of_bodies(node: Node) -> tuple[int, bool]:
+    """Return (largest peak of the bodies of a node in bytes, whether all are exact)."""
+    inner = [_peak(body) for body in node.bodies.values()]
+    return max((p.bytes for p in inner), default=0), all(p.exact for p in inner)
 
 
 def _at(user: Node, graph: Graph, place: dict[Node, int]) -> int:

@@ -109,13 +109,17 @@ class Opened:
             given.is_input = True
             graph.inputs.append(given)
         graph.inline(body, [self.inputs[v] for v in body.inputs])
-        for v, name in called.items():
-            value, unique = self.inputs.get(v, v), taken[name] == 1
-            if unique or value.is_input:  # as the file calls it, if it can
-                value.rename(name if unique else model.names.fresh(name))
+        self._name_as_before(model, called, taken)
         known = (_info(self.inputs[v], declared.get(v)) for v in body.inputs)
         graph.proto.input.extend(info for info in known if info is not None)
         self._declare(graph.proto, proto, {name: v.name for v, name in called.items()})
+
+    def _name_as_before(self, model: Model, called: Mapping[Value, str], taken: Counter[str]) -> None:
+        """Name values as the file does, if no other value has the name."""
+        for v, name in called.items():
+            value, unique = self.inputs.get(v, v), taken[name] == 1
+            if unique or value.is_input:
+                value.rename(name if unique else model.names.fresh(name))
 
     def _declare(self, target: GraphProto, body: GraphProto, names: Mapping[str, str]) -> None:
         """Copy the declarations of the values of a body, without dim names, which hold in the body only."""
@@ -178,13 +182,9 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
     outputs of the model, or of the body, computable from the inputs. The nodes of such a body are in the main graph
     afterwards. Raises UsageError for unknown names, and for outputs that need further inputs.
     """
-    if not inputs and not outputs:
-        raise UsageError("neither inputs nor outputs are named", "name the values to cut at: one of both is enough")
-    values = _values(model)
-    named, ends = _find(model, values, inputs), _find(model, values, outputs)
-    inner = innermost(model, [*named, *ends])
-    scope = [*model.scopes()].index(inner)
-    opened = Opened(model, inner)
+    named, ends, scope = _located(model, inputs, outputs)
+    place = [*model.scopes()].index(scope)
+    opened = Opened(model, scope)
     named, ends = ([opened.inputs.get(v, v) for v in some] for some in (named, ends))
     begins = named or [v for v in model.graph.inputs if not v.constant]
     given = set(begins)
@@ -196,19 +196,31 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
         nodes=[node for node in model.graph if node in nodes],
         inputs=[v for v in begins if v in seen],
         outputs=found,
-        unneeded=[v.name for v in named if v not in seen],
-        left_out=[] if ends else [v.name for v in opened.ends if v not in found],
-        scope=scope,
+        unneeded=[v.name for v in _without(named, seen)],
+        left_out=[] if ends else [v.name for v in _without(opened.ends, found)],
+        scope=place,
     )
+
+
+def _located(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[list[Value], list[Value], Graph]:
+    """Return (values named as inputs, values named as outputs, innermost scope). Raises UsageError without names."""
+    if not inputs and not outputs:
+        raise UsageError("neither inputs nor outputs are named", "name the values to cut at: one of both is enough")
+    values = _values(model)
+    named, ends = _find(model, values, inputs), _find(model, values, outputs)
+    return named, ends, innermost(model, [*named, *ends])
+
+
+def _without(values: Iterable[Value], known: Collection[Value]) -> list[Value]:
+    return [v for v in values if v not in known]
 
 
 def _computable(model: Model, ends: Sequence[Value], opened: Opened, given: Collection[Value]) -> list[Value]:
     """Return `ends`, or by default the outputs of the scope that `given` suffices for. Raises UsageError for a lack."""
-    known, wanted = _computed(model, given), ends or [v for v in opened.ends if v not in given]
+    known, wanted = _computed(model, given), ends or _without(opened.ends, given)
     found = [v for v in wanted if v in known or is_stored(v)]
     if not found or (ends and len(found) < len(ends)):
-        missing = [v for v in wanted if v not in found]
-        raise _lack(model, missing, given, "input" if opened.owners else "graph input")
+        raise _lack(model, _without(wanted, found), given, "input" if opened.owners else "graph input")
     return found
 
 

@@ -153,15 +153,25 @@ def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
     if x is None or scale is None or not (x.dtype == scale.dtype == np.float32) or node.attr("precision", 0):
         return None
     kind = element_type(zero) if zero is not None else node.attr("output_dtype", 0) or TensorProto.UINT8
+    quotient = _quotient(node, x, scale)
+    if quotient is None:
+        return None
+    if kind in _MAX_QUANTIZED:
+        return _as_float8(quotient, zero, kind, node.attr("saturate", 1))
+    return _as_integers(node, quotient, zero, kind)
+
+
+def _quotient(node: Node, x: Array, scale: Array) -> Array | None:
+    """Return x over its scales; None if runtimes differ."""
     steps = _along(node, scale, x.shape)
     if steps is None or not np.isfinite(steps).all():
         return None
     quotient = x / steps
-    if not (np.abs(quotient) < _INT32).all():
-        return None
-    if kind in _MAX_QUANTIZED:
-        return _as_float8(quotient, zero, kind, node.attr("saturate", 1))
-    offset = np.zeros((), np.int64) if zero is None else _along(node, zero.astype(np.int64), x.shape)
+    return quotient if (np.abs(quotient) < _INT32).all() else None
+
+
+def _as_integers(node: Node, quotient: Array, zero: Array | None, kind: int) -> Array | None:
+    offset = np.zeros((), np.int64) if zero is None else _along(node, zero.astype(np.int64), quotient.shape)
     if offset is None or kind not in _RANGES:
         return None
     low, high = _RANGES[kind]

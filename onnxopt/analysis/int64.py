@@ -17,7 +17,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.intervals import Intervals, is_within
 from onnxopt.analysis.narrowing import RESULT_TYPE
 from onnxopt.graph import Graph, Model, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, present
 from onnxopt.graph.schema import formals
 from onnxopt.operators.signatures import Formal
 
@@ -119,12 +119,11 @@ class Groups:
         return np.clip(constant.array, *RANGE).astype(np.int32)
 
     def _of(self, node: Node) -> Iterator[Group]:
-        slots = [(0, i) for i, v in enumerate(node.inputs) if is_int64(v)]
-        slots += [(1, i) for i, v in enumerate(node.outputs) if is_int64(v)]
+        sides = (node.inputs, node.outputs)
+        slots = [(side, i) for side, values in enumerate(sides) for i, v in enumerate(values) if is_int64(v)]
         if not slots:
             return
-        assert node.graph is not None
-        known = formals(node.op, node.graph.opset(node.domain))
+        known = formals(node.op, node.scope.opset(node.domain))
         why = self._obstacle(node, known is not None)
         by_symbol: dict[str, Group] = {}
         for side, i in slots:
@@ -149,16 +148,21 @@ class Groups:
 
     def _prove(self, group: Group) -> None:
         """Note why a group stays int64, if it has to."""
-        node, op, clamped = group.node, group.node.op, _CLAMPED.get(group.node.op, ())
+        op = group.node.op
         if op in _BY_FIRST or (not group.inputs and group.outputs and op not in RESULT_TYPE):
             group.why = group.why or ONLY  # the type of the results cannot be chosen
         if group.why:
             return
-        read = [v for i in group.inputs if (v := node.inputs[i]) is not None and not (i in clamped and v.constant)]
-        made = [v for i in group.outputs if (v := node.outputs[i]) is not None]
-        wide = [v for v in read if not self.fits(v)][-1:] or [v for v in made if not self.fits(v)]
+        wide = self._wide(group)
         if wide:
             group.why, group.root = NUMBERS, self.root(wide[0])
+
+    def _wide(self, group: Group) -> list[Value]:
+        """Return the last operand that does not fit, or the results; none if all fit."""
+        node, clamped = group.node, _CLAMPED.get(group.node.op, ())
+        read = [v for i in group.inputs if (v := node.inputs[i]) is not None and not (i in clamped and v.constant)]
+        made = present([node.outputs[i] for i in group.outputs])
+        return [v for v in read if not self.fits(v)][-1:] or [v for v in made if not self.fits(v)]
 
 
 def _symbol(known: Sequence[Formal], place: int) -> str:

@@ -28,6 +28,13 @@ MOST: Final = (1 << 31) - 1  # elements of a tensor
 _RANK: Final = 8  # dims of a tensor whose adjacent products are known
 
 
+def _monomial(dims: Iterable[Size]) -> tuple[Monomial, int]:
+    """Return (symbols, factor) of the product of the dims that are numbers, symbols or multiples of symbols."""
+    terms = [d.terms[0] if isinstance(d, Expr) and len(d.terms) == 1 else ((), d) for d in dims]
+    single = [(m, c) for m, c in terms if isinstance(c, int) and c > 0]
+    return tuple(sorted(s for m, _ in single for s in m)), prod(c for _, c in single)
+
+
 class SizeLimits:
     """Limits of sizes in a scope. `around`: the limits of the enclosing scope, valid in a body as well."""
 
@@ -43,9 +50,7 @@ class SizeLimits:
             return
         self._seen.add(dims)
         self._exact.update(d for d in dims if isinstance(d, Expr))
-        terms = [d.terms[0] if isinstance(d, Expr) and len(d.terms) == 1 else ((), d) for d in dims]
-        single = [(m, c) for m, c in terms if isinstance(c, int) and c > 0]
-        symbols, factor = tuple(sorted(s for m, _ in single for s in m)), prod(c for _, c in single)
+        symbols, factor = _monomial(dims)
         for name in symbols:
             known = self._counted.setdefault(name, {})
             known[symbols] = max(factor, known.get(symbols, 0))

@@ -147,9 +147,7 @@ class Intervals:
         """Note a symbolic upper limit of a result, such as rows times columns."""
         found: Size | None = None
         if node.op == "Range":
-            start, limit, delta = ([None, *self._elements(v)][-1] for v in node.inputs)
-            if isinstance(start, int) and start >= 0 and limit is not None and delta == 1:
-                found = limit - 1
+            found = self._top_of_range(node)
         elif node.op in _PICKED and node.inputs:
             found = self._top(node.inputs[0])
         elif node.op in ("Add", "Mul"):
@@ -158,6 +156,11 @@ class Intervals:
                 found = None if a is None or b is None else a + b if node.op == "Add" else a * b
         if found is not None:
             self._tops[value] = found
+
+    def _top_of_range(self, node: Node) -> Size | None:
+        start, limit, delta = ([None, *self._elements(v)][-1] for v in node.inputs)
+        counts = isinstance(start, int) and start >= 0 and delta == 1
+        return limit - 1 if counts and limit is not None else None
 
     def _top(self, value: Value | None) -> Size | None:
         """Return a symbolic upper limit of a value without negative elements, else None."""

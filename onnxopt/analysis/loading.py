@@ -50,6 +50,11 @@ def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
             return None
         if results is not None:
             return {v: known_constant(r) for v, r in zip(node.outputs, results) if v is not None}
+    return _made_by_rules(node, given)
+
+
+def _made_by_rules(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
+    """Return `made_of` a node that is inferred, not computed."""
     found = inferred(node, given)
     if found and any(is_below_zero(kind) for kind, _ in found.values()):
         return None  # runtimes compute with negative sizes, and reject what does not fit
@@ -122,6 +127,14 @@ def _is_so(value: Value, dims: Shape, given: Mapping[Value, Known]) -> bool:
 _MAX_OUTER_NODES: Final = 40  # nodes outside of bodies, which are many, re-inferred for their effect on bodies
 _WARY: Final = 1000  # the same, if a body would be rejected
 _NO_TYPE: Final[Known] = (tensor_type_proto(0, None), None)
+_Made = dict[Value, Known] | None
+
+
+def _is_turned_down(node: Node, old: _Made, new: _Made, given: Mapping[Value, Known]) -> bool:
+    """Whether a node is rejected or misled that was not before, when `old` was known of its results."""
+    if new is None and (old is not None or made_of(node, _unshaped(node)) is not None):
+        return True  # also where `old` follows from facts that runtimes may not have
+    return new != old and is_misled(node, given)
 
 
 class Loading:
@@ -188,9 +201,7 @@ class Loading:
             self.left -= 1
             old = made_of(node, ChainMap(before, self._known, seen_by(node, self.inside)))
             new = made_of(node, ChainMap(after, self._known, seen_by(node, ChainMap(self.may, self.inside))))
-            if new is None and (old is not None or made_of(node, _unshaped(node)) is not None):
-                return True  # also where `old` follows from facts that runtimes may not have
-            if new != old and is_misled(node, then):
+            if _is_turned_down(node, old, new, then):
                 return True
             was_made = self._as_annotated(old)
             for v, known in self._as_annotated(new).items():

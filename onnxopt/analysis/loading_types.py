@@ -165,7 +165,7 @@ def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
     x = node.input(0)
     if node.op == "Shape":
         dims = dims_of(x, inside) if x is not None else None
-        return None if dims is None else part_of_shape(node, dims)
+        return part_of_shape(node, dims)
     opset = opset_of(node)
     one, several = _SEEN_THROUGH.get(node.op, (_NEVER, _NEVER))
     listed = node.operands[:1] if node.op in PICKS else node.operands  # other operands are indices
@@ -175,12 +175,9 @@ def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
     if arrays is None or kernels.result_bytes(node, arrays) > DATA_UP_TO:
         return None
     found = _evaluated(node, arrays, opset)
-    one_size = found is not None and found.size == 1
-    return (
-        found
-        if (one_size or opset >= several) and not (node.op == "Cast" and found is not None and not found.ndim)
-        else None
-    )
+    if found is None or (node.op == "Cast" and not found.ndim):
+        return None
+    return found if found.size == 1 or opset >= several else None
 
 
 def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | None:
@@ -263,7 +260,7 @@ def _listed_anew(
         return None
     if node.op == "Shape":
         dims = _dims_told(node.inputs[0], known) if node.inputs[0] is not None else None
-        return None if dims is None else part_of_shape(node, dims)
+        return part_of_shape(node, dims)
     if node.op not in _FOLLOWED:
         return None
     arrays = [None if v is None else _listed(v, steps - 1, seen, known) for v in node.inputs]
@@ -284,8 +281,10 @@ def of_any_shape(value: Value) -> Known:
     return tensor_type_proto(types.dtype(value), None), None
 
 
-def part_of_shape(node: Node, dims: Shape) -> Array | None:
+def part_of_shape(node: Node, dims: Shape | None) -> Array | None:
     """Return the sizes listed by a Shape node, or None if any is unknown."""
+    if dims is None:
+        return None
     part = dims[node.attr("start", 0) : node.attr("end")]
     return np.array(part, np.int64) if all(isinstance(d, int) for d in part) else None
 

@@ -93,17 +93,15 @@ def watch(model: Model, loading: Loading) -> None:
     misled = [n for scope in scopes for n in scope.by_op.get("PRelu", ()) if is_misled(n)]
     if not misled and len(outermost) == len(scopes):
         return
-    order = [n for scope in outermost for n in _in_order(scope)]
-    bodies = [n for n in order if is_in_body(n)]
-    read = _outer_operands(bodies)
     loading.watched = {v for n in misled for v in n.results}
     _watch_before(misled, loading.watched)
-    refused = _is_refused_now(bodies, read, loading.left)
-    if refused:
-        loading.beware()
-    loading.annotated = annotated_shapes(model.scopes()) if bodies else {}
-    all_matter = refused or _leads_there(loading.annotated, read, bodies)
-    read = read if all_matter else {v for v in read if types.is_open(v)}
+    _watch_bodies(model, loading, [n for scope in outermost for n in _in_order(scope)])
+
+
+def _watch_bodies(model: Model, loading: Loading, order: list[Node]) -> None:
+    """Watch the values that matter to nodes in bodies, and note the runtimes' knowledge. `order`: of all nodes."""
+    bodies = [n for n in order if is_in_body(n)]
+    read, all_matter = _operands_that_matter(model, loading, bodies)
     loading.watched |= read
     makers = _makers(read)
     _watch_before(makers, loading.watched, None if all_matter else _tells_more)
@@ -113,6 +111,17 @@ def watch(model: Model, loading: Loading) -> None:
     # If a body would be rejected, facts unknown to runtimes matter for all of these; otherwise only what runtimes know.
     look_inside(_those(order, leading if all_matter else makers, bodies), inside, loading.annotated)
     look_further(_those(order, leading, bodies), loading.may, inside)
+
+
+def _operands_that_matter(model: Model, loading: Loading, bodies: list[Node]) -> tuple[set[Value], bool]:
+    """Return (outer values read by nodes of bodies, whether these are all); otherwise only those with open types."""
+    read = _outer_operands(bodies)
+    refused = _is_refused_now(bodies, read, loading.left)
+    if refused:
+        loading.beware()
+    loading.annotated = annotated_shapes(model.scopes()) if bodies else {}
+    all_matter = refused or _leads_there(loading.annotated, read, bodies)
+    return read if all_matter else {v for v in read if types.is_open(v)}, all_matter
 
 
 def _outer_operands(bodies: Iterable[Node]) -> set[Value]:

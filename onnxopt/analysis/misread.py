@@ -186,10 +186,15 @@ def forget(model: Model, graph: GraphProto) -> None:
     for info in infos if is_cut else ():
         _forget_symbols(info.type)
     if has_elements:
-        shared = {name for info in infos for name in _of_elements(info.type)}
-        shared -= {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim}
-        for info in infos:
-            _forget_symbols(info.type, shared)
+        _forget_of_elements(infos, graph)
+
+
+def _forget_of_elements(infos: Sequence[ValueInfoProto], graph: GraphProto) -> None:
+    """Remove symbols that the elements of sequences share, except those of graph inputs."""
+    shared = {name for info in infos for name in _of_elements(info.type)}
+    shared -= {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim}
+    for info in infos:
+        _forget_symbols(info.type, shared)
 
 
 def believed_of(

@@ -129,16 +129,20 @@ def are_products(node: Node, w: Value) -> bool:
 # -- upwards: to the weights that made x ----------------------------------------------------------------------
 
 
+def _widens(factor: Array, value: Value) -> bool:
+    """Whether a factor may widen a value: then no weight has a factor for each element."""
+    shape = types.shape(value)
+    return factor.ndim > 0 and (shape is None or not fits(factor, shape))
+
+
 def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits that multiply `value` by `factor`, a number or broadcastable array; None if impossible."""
     node = producer(value)
     if value is None or node is None or not reach.nodes or value.is_output:
         return None
-    factor, shape = narrowed(factor), types.shape(value)
-    if node.graph is not reader.graph or node.has_references:
+    factor = narrowed(factor)
+    if node.graph is not reader.graph or node.has_references or _widens(factor, value):
         return None
-    if factor.ndim and (shape is None or not fits(factor, shape)):
-        return None  # the factor widens the value: no weight per element
     if readers_of(value) > 1:
         if reach.met is not None and value in reach.met:
             return [] if reach.meets_again(value, factor) else None
@@ -311,6 +315,15 @@ def _into_normalization(node: Node, value: Value, factor: Array, reach: Reach) -
     return _all(parts)
 
 
+def _asked_of_parts(node: Node, value: Value, factor: Array, reach: Reach) -> dict[Value, Array]:
+    """Return the factors of the parts of a Split; none if the whole has other readers and not all parts are met."""
+    if reach.met is None or readers_of(node.operand(0)) <= 1:
+        return {value: factor}
+    reach.met.setdefault(value, Meeting(factor))
+    asked = {v: reach.met[v].factor for v in _parts(node) if v in reach.met}
+    return asked if len(asked) == len(_parts(node)) else {}
+
+
 @_rule("Split")
 def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits for a part of a Split, with factor 1 for other parts.
@@ -321,12 +334,9 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
     shape = types.shape(whole)
     if whole is None or not shape:
         return None
-    asked = {value: factor}
-    if reach.met is not None and readers_of(whole) > 1:
-        reach.met.setdefault(value, Meeting(factor))
-        asked = {v: reach.met[v].factor for v in _parts(node) if v in reach.met}
-        if len(asked) < len(_parts(node)):
-            return []
+    asked = _asked_of_parts(node, value, factor, reach)
+    if not asked:
+        return []
     axis, one = int(node.attr("axis")) % len(shape), np.ones(())
     lengths = lengths_of(node.outputs, axis)
     wide = [of_rank(one if v is None else asked.get(v, one), len(shape)) for v in node.outputs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, ValueInfoProto
@@ -86,19 +86,34 @@ def submodel(
     _add_nodes(target, graph, nodes, given)
     made = {v.name for node in nodes for v in node.results if v not in given}
     stored = {v: None for v in (*read, *constants, *outputs) if is_stored(v) and v.name not in made}
-    _add_annotations(target, graph, made | {v.name for v in (*given, *stored)}, stored)
-    border = _Border(graph)
+    _add_annotations(target, graph, made | _names([*given, *stored]), stored)
+    _declare(target, graph, (inputs, outputs, stored), made | _names(stored))
+    check_structure(proto, model.name, Excused(outputs=_names(model.repeated)))
+    return proto
+
+
+def _names(values: Iterable[Value]) -> set[str]:
+    return {v.name for v in values}
+
+
+def _declare(
+    target: GraphProto,
+    graph: Graph,
+    values: tuple[Collection[Value], Collection[Value], Collection[Value]],
+    inner: set[str],
+) -> None:
+    """Declare `values` (inputs, outputs, stored ones) and the `inner` values of `target`, and store the stored ones."""
+    (inputs, outputs, stored), border = values, _Border(graph)
+    given = set(inputs)
     target.input.extend(border.info(v, fed=True) for v in inputs)
     target.output.extend(border.info(v) for v in outputs)
     for value in stored:
         if value not in given or (value.is_input and not value.constant):  # a default value stays
             _store(target, value)
-    if model.ir_version < 4:  # every initializer is also an input
+    if graph.model.ir_version < 4:  # every initializer is also an input
         target.input.extend(border.info(v) for v in stored if v not in given)
     at_border = {i.name for i in (*target.input, *target.output)}
-    target.value_info.extend(border.declared_of((made | {v.name for v in stored}) - at_border))
-    check_structure(proto, model.name, Excused(outputs={v.name for v in model.repeated}))
-    return proto
+    target.value_info.extend(border.declared_of(inner - at_border))
 
 
 def _begun(graph: Graph, nodes: Sequence[Node]) -> ModelProto:

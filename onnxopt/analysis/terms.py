@@ -89,10 +89,15 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
     channels = next(iter(shape[1:2] if node.op != "Gemm" else shape[-1:]), None)
     if not isinstance(channels, int) or (b is None and node.graph is not None and node.graph.opset() < 11):
         return _UNKNOWN_SIZES
+    return _into_bias(node, term, len(shape), channels)
+
+
+def _into_bias(node: Node, term: Array, rank: int, channels: int) -> Bias | str:
+    b = node.input(2)
     if b is not None and not _is_stored_float(b):
         return _NOWHERE
     bias = b.array if b is not None else None
-    full, own = _per_channel(node, term, len(shape), channels), linear.bias_of(node, bias, channels)
+    full, own = _per_channel(node, term, rank, channels), linear.bias_of(node, bias, channels)
     if full is None or own is None:
         return _NOWHERE
     if b is not None and is_read_by_many(b, channels * b.array.itemsize):

@@ -74,12 +74,17 @@ def _read_by(node: Node, value: Value) -> int | None:
     return len(node.attr("kernel_shape")) + 2 if op in POOLS and node.attr("kernel_shape") else None
 
 
+def _past_others(node: Node, value: Value) -> tuple[int, int] | None:
+    """Return `_passed_on` of an operand that broadcasts: its rank is the largest."""
+    ranks = [types.rank(v) for v in node.operands if v is not value]
+    return None if None in ranks else (0, max((r or 0 for r in ranks), default=-1))
+
+
 def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
     """Return (additional axes of the result, required lower bound of the rank of `value`), or None if unknown."""
     op = node.op
     if op in MULTIDIRECTIONAL:
-        ranks = [types.rank(v) for v in node.operands if v is not value]
-        return None if None in ranks else (0, max((r or 0 for r in ranks), default=-1))
+        return _past_others(node, value)
     if node.places(value) != [0]:
         return None
     if op in LIKE_FIRST or op in ("Pad", "Slice"):

@@ -74,7 +74,11 @@ def _moved(found: Count, node: Node, given: Shape, shape: Shape) -> Count | None
     if node.op == "Unsqueeze" and (places := _places(node, len(shape))) is not None:
         kept = [i for i in range(len(shape)) if i not in places]
         return found._replace(axis=kept[found.axis] - len(shape)) if len(kept) == len(given) else None
-    # Only axes of size 1 may be added or dropped next to the counting axis.
+    return _beside_ones(found, given, shape)
+
+
+def _beside_ones(found: Count, given: Shape, shape: Shape) -> Count | None:
+    """Return the Count after a change of dims, if only axes of size 1 are next to the counting axis."""
     long = [i - len(shape) for i, d in enumerate(shape) if d != 1]
     alone = all(d == 1 for i, d in enumerate(given) if i - len(given) != found.axis)
     return found._replace(axis=long[0]) if alone and [shape[i] for i in long] == [given[found.axis]] else None
@@ -92,12 +96,20 @@ def counts_in(data: Array) -> Count | None:
     return None
 
 
+def _constant_bounds(node: Node) -> list[list[int] | None] | None:
+    """Return [starts, ends, axes, steps] of a Slice, None for absent ones; None if any is computed."""
+    given = [*node.inputs, None, None][1:5]
+    if any(v is not None and not v.constant for v in given):
+        return None
+    return [None if v is None else v.array.reshape(-1).tolist() for v in given]
+
+
 def _sliced(node: Node, rank: int, reach: int) -> Count | None:
     """Return the Count behind a Slice."""
-    found, given = counts(node.inputs[0], reach - 1), [*node.inputs, None, None][1:5]
-    if found is None or any(v is not None and not v.constant for v in given):
+    found, given = counts(node.inputs[0], reach - 1), _constant_bounds(node)
+    if found is None or given is None:
         return None
-    starts, ends, axes, steps = (None if v is None else v.array.reshape(-1).tolist() for v in given)
+    starts, ends, axes, steps = given
     along = [cut for cut in cuts(starts or (), ends or (), axes, steps, rank) or () if cut[0] - rank == found.axis]
     for _, start, end, step in along:
         if start < 0 or step != 1:
@@ -215,7 +227,11 @@ def box_of(scatter: Node) -> Box | None:
     lines = _of_elements(scatter, indices, given, len(dims)) if elements else _of_places(indices, given)
     if lines is None or len(lines) > len(dims):
         return None
-    written = given if elements else (*given[:-1], *dims[len(lines) :])
+    return _box(lines, dims, made, given if elements else (*given[:-1], *dims[len(lines) :]))
+
+
+def _box(lines: list[_Line], dims: Shape, made: Shape, written: Shape) -> Box | None:
+    """Return the box of these lines; None if an index may exceed its axis, or if `made` may not be as `written`."""
     spans = [span for line, dim in zip(lines, dims) if (span := _span(line, dim)) is not None]
     if len(spans) < len(lines):
         return None
@@ -236,14 +252,19 @@ def _is_as_large(made: Sequence[Dim], written: Sequence[Dim], cut: Collection[in
     return not unlike or (bool(cut) and all((made[i] is None or is_invented(made[i])) and i not in cut for i in unlike))
 
 
+def _span_of_known(start: int, size: Dim, dim: int) -> Span | None:
+    """Return the range of `size` elements from `start`, which may be negative, within `dim` elements."""
+    if not isinstance(size, int) or not -dim <= start <= start + size <= (dim if start >= 0 else 0):
+        return None
+    start += dim if start < 0 else 0
+    return Span(start, None if start + size == dim else start + size)
+
+
 def _span(line: _Line, dim: Dim) -> Span | None:
     """Return the range within an axis of this size; None if it may exceed the axis."""
     start, size = line.start, line.size
     if isinstance(dim, int):
-        if not isinstance(size, int) or not -dim <= start <= start + size <= (dim if start >= 0 else 0):
-            return None
-        start += dim if start < 0 else 0
-        return Span(start, None if start + size == dim else start + size)
+        return _span_of_known(start, size, dim)
     if dim is None or start < 0:
         return None
     if not start and size == dim:

@@ -169,6 +169,12 @@ def _extent(s: ShapeData, x: Dims, axis: int, start: Size | None, end: Size | No
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         taken = indices(start, end, step, size)
         return None if taken is None else len(range(size)[taken])
+    return _extent_of_symbols(s, x, axis, start, end, step)
+
+
+def _extent_of_symbols(s: ShapeData, x: Dims, axis: int, start: Size, end: Size, step: int) -> Size | None:
+    """Return `_extent` where the size or a bound is an expression."""
+    size = x[axis]
     if step == start == -1 and isinstance(end, int) and end <= -LARGEST[0]:  # reversed
         return size
     if isinstance(end, int) and is_behind(end, axis, x):
@@ -218,7 +224,12 @@ def _target(s: ShapeData, t: Size | None, i: int, x: Dims | None, keeps_zero: bo
         return t
     if not isinstance(t, int) and not s.is_size(t):
         return None
-    if keeps_zero or t == -1 or is_positive(t) or (x is not None and own is None):
+    return t if keeps_zero or t == -1 else _copied(t, own, x)
+
+
+def _copied(t: Size, own: Size | None, x: Dims | None) -> Size | None:
+    """Return the dim made by an element that copies the input's dim `own` if it is 0."""
+    if is_positive(t) or (x is not None and own is None):
         return t
     if x is None or t == 0:
         return own
@@ -283,20 +294,29 @@ def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
         return None
     states = body.inputs[2:]
     guess: list[Found | None] = [s.shape(v) for v in n.inputs[2:]]
-    for _ in range(_ATTEMPTS):
-        made = _after_iteration(s, body, guess)
-        kept = [agreed(a, b) for a, b in zip(guess, made)]
-        if kept == guess:
-            break
-        guess = kept
-    else:
+    found = _invariant(s, body, guess)
+    if found is None:
         return None
+    guess, made = found
     for v, dims in zip(states, guess):
         if dims is not None:
             s.learn(v, dims)
     trips = _trips(s, n, body)
     known = {d for dims in guess for d in dims or ()}
     return [*guess, *(_collected(trips, dims, known) for dims in made[len(states) :])]
+
+
+def _invariant(
+    s: ShapeData, body: Graph, guess: list[Found | None]
+) -> tuple[list[Found | None], list[Dims | None]] | None:
+    """Return (dims of the states that iterations keep, dims of all results of an iteration), or None if not found."""
+    for _ in range(_ATTEMPTS):
+        made = _after_iteration(s, body, guess)
+        kept = [agreed(a, b) for a, b in zip(guess, made)]
+        if kept == guess:
+            return guess, made
+        guess = kept
+    return None
 
 
 def _after_iteration(s: ShapeData, body: Graph, states: list[Found | None]) -> list[Dims | None]:

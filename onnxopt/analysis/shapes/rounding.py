@@ -93,8 +93,11 @@ def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:
     if node.op in ("Ceil", "Floor"):
         inner = _ratio(s, node.inputs[0], steps - 1)
         return inner and _rounded(inner, up=node.op == "Ceil")
-    if node.op not in ("Add", "Div", "Mul", "Sub"):
-        return None
+    return _computed_ratio(s, node, steps) if node.op in ("Add", "Div", "Mul", "Sub") else None
+
+
+def _computed_ratio(s: ShapeData, node: Node, steps: int) -> _Ratio | None:
+    """Return the ratio computed by arithmetic with a number."""
     for place in (1, 0) if node.op in COMMUTATIVE else (1,):
         number = _number(node.inputs[place])
         if number is not None:
@@ -122,6 +125,13 @@ def _exact_ratio(s: ShapeData, v: Value | None) -> _Ratio | None:
     return _Ratio(sizes, 1, _MAX_DIM + far).checked()
 
 
+def _small_constant(v: Value | None) -> list[int]:
+    """Return the elements of a small constant, rounded towards 0; none for another value."""
+    if v is None or not v.constant or v.array.size > _MAX_CHAIN:
+        return []
+    return [int(e) for e in v.array.reshape(-1)]
+
+
 def _nearer(v: Value) -> tuple[Value, int] | None:
     """Return (operand, largest number added) of an Add, Sub or Div by constants, or None."""
     node = producer(v, "Add", "Div", "Sub")
@@ -130,7 +140,7 @@ def _nearer(v: Value) -> tuple[Value, int] | None:
     a, b = node.inputs[:2]
     if node.op == "Add" and a is not None and a.constant:
         a, b = b, a
-    numbers = [] if b is None or not b.constant or b.array.size > _MAX_CHAIN else [int(e) for e in b.array.reshape(-1)]
+    numbers = _small_constant(b)
     if a is None or not numbers or (node.op == "Div" and min(numbers) <= 0):
         return None
     return a, 0 if node.op == "Div" else max(map(abs, numbers))
@@ -178,11 +188,7 @@ def factors(s: ShapeData, resize: Node) -> list[float] | None:
     if dims is None or policy not in (None, "stretch") or mode == "tf_crop_and_resize":
         return None  # cropping multiplies by the cropped fraction, too
     axes = [a % len(dims) for a in resize.attr("axes") or range(len(dims))]
-    if resize.input(3) is not None:
-        sizes = s.content(resize.input(3))
-        found = [] if sizes is None else [_factor(size, dims[a]) for a, size in zip(axes, sizes.reshape(-1).tolist())]
-    else:
-        found = [] if s.is_beside_bodies(resize) else _quotients(s, resize.input(scales_of(resize)))
+    found = _factors(s, resize, [dims[a] for a in axes])
     known = [f for f in found if f is not None]
     return known if len(known) == len(found) == len(axes) else None
 
@@ -201,11 +207,23 @@ def _factor(size: Size | None, dim: Size | None) -> float | None:
     return 1 / part if isinstance(part, int) and 1 <= part <= _MAX_FACTOR and _is_power(part) else None
 
 
+def _constant_scales(v: Value) -> list[float | None]:
+    known = types.dtype(v) == TensorProto.FLOAT and v.array.ndim == 1 and v.array.size <= _MAX_SCALES
+    return v.array.tolist() if known else [None]
+
+
+def _factors(s: ShapeData, resize: Node, dims: list[Size]) -> list[float | None]:
+    """Return the factor of each of `dims` by sizes or scales, None where unknown; none at all if these are unknown."""
+    if resize.input(3) is None:
+        return [] if s.is_beside_bodies(resize) else _quotients(s, resize.input(scales_of(resize)))
+    sizes = s.content(resize.input(3))
+    return [] if sizes is None else [_factor(size, dim) for dim, size in zip(dims, sizes.reshape(-1).tolist())]
+
+
 def _quotients(s: ShapeData, v: Value | None) -> list[float | None]:
     """Return computed scales: sizes over dims as floats, and numbers."""
     if v is not None and v.constant:
-        known = types.dtype(v) == TensorProto.FLOAT and v.array.ndim == 1 and v.array.size <= _MAX_SCALES
-        return v.array.tolist() if known else [None]
+        return _constant_scales(v)
     node = _float_maker(v, (TensorProto.FLOAT,), "Concat", "Div")
     if node is None or len(node.inputs) > _MAX_SCALES:
         return [None]

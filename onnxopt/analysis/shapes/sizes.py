@@ -86,6 +86,11 @@ def _common(sizes: list[Size]) -> Size | None:
     numbers = {d for d in sizes if isinstance(d, int) and d != 1}
     if numbers:
         return numbers.pop() if len(numbers) == 1 else None
+    return _largest_symbol(sizes)
+
+
+def _largest_symbol(sizes: list[Size]) -> Size | None:
+    """Return the broadcast of symbols and ones, or None."""
     found: Size | None = 1
     for d in sizes:
         if isinstance(d, int):

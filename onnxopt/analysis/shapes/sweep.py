@@ -209,10 +209,8 @@ class ShapeData:
 
     def _visit(self, node: Node) -> None:
         op, outputs = node.op, node.outputs
-        for v in outputs:
-            if v is not None and not v.dtype:
-                type_outputs(node)
-                break
+        if not all(v.dtype for v in node.results):
+            type_outputs(node)
         rule = SHAPE_RULES.get(op)
         if rule is not None and not (node.domain and _is_function(node)):
             found = self._ask(rule, node)
@@ -242,21 +240,24 @@ class ShapeData:
     def learn(self, value: Value, dims: Found) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
         known = value.known_shape if self.assumed else types.shape(value)
-        sizes = [d for d in dims if d is not None]
-        if len(sizes) == len(dims):
-            if known == tuple([d if isinstance(d, int) else d.name for d in sizes]):
-                self._keep(value, tuple(sizes))  # found before
-                return
-        elif known is not None and known == dims:
-            self._keep(value, self._sizes(known))
+        same = self._found_before(dims, known)
+        if same is not None:
+            self._keep(value, same)
             return
         if known is not None and len(known) != len(dims):
             return
         before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
         named = self._keep(value, self._sizes(map(_better, before, dims)))
-        facts = tuple([d if isinstance(d, int) else d.name for d in named])
+        facts = _as_dims(named)
         if facts != value.shape and not value.constant and not self.assumed:
             learn(value, facts, asked=True)
+
+    def _found_before(self, dims: Found, known: Shape | None) -> Dims | None:
+        """Return the sizes of `dims` if these are `known` already."""
+        sizes = [d for d in dims if d is not None]
+        if len(sizes) == len(dims):
+            return tuple(sizes) if known == _as_dims(sizes) else None
+        return self._sizes(known) if known is not None and known == dims else None
 
     def _sizes(self, dims: Iterable[str | Size | None]) -> Dims:
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
@@ -288,6 +289,11 @@ def _is_same(a: Array | None, b: Array | None) -> bool:
     return a is b or (a is not None and b is not None and a.shape == b.shape and bool(a.tolist() == b.tolist()))
 
 
+def _as_dims(dims: Iterable[Size]) -> tuple[int | str, ...]:
+    """Return sizes as dims of a value: numbers and names."""
+    return tuple([d if isinstance(d, int) else d.name for d in dims])
+
+
 def type_outputs(node: Node) -> None:
     """Set element types by the type variables of the standard and of onnxruntime's own operators, downstream of
     operators unknown to inference."""
@@ -298,6 +304,11 @@ def type_outputs(node: Node) -> None:
     if defined is not None:
         type_results(node, defined, [_element_type(v) for v in node.inputs])
         return
+    _type_by_own(node)
+
+
+def _type_by_own(node: Node) -> None:
+    """Set the element types of the results of onnxruntime's own operators."""
     from onnxopt.operators.operands import contrib_types
 
     own = contrib_types().get(node.op)

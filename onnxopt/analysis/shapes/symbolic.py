@@ -161,17 +161,21 @@ def quotient(a: Size, b: int) -> Size | None:
     left = _normal([(m, c % b) for m, c in a.terms])
     if isinstance(left, int):
         return whole
+    rest = _floor(left, b)
+    return None if rest is None else whole + rest
+
+
+def _floor(left: Expr, b: int) -> Size | None:
+    """Return the floor of left / b, where all coefficients are below b."""
     floors = [m[0] for m, c in left.terms if c == 1 and len(m) == 1 and isinstance(m[0], Floor)]
     common = gcd(b, *(c for m, c in left.terms if m))
     if floors:
         inner = floors[0]
-        rest = quotient(inner.size + (left - symbol(inner)) * inner.divisor, b * inner.divisor)
-    elif common > 1:
-        rest = quotient(_normal([(m, c // common) for m, c in left.terms]), b // common)
-    else:
-        made = Floor(left, b)
-        rest = symbol(made) if len(made) <= _MAX_SYMBOL else None
-    return None if rest is None else whole + rest
+        return quotient(inner.size + (left - symbol(inner)) * inner.divisor, b * inner.divisor)
+    if common > 1:
+        return quotient(_normal([(m, c // common) for m, c in left.terms]), b // common)
+    made = Floor(left, b)
+    return symbol(made) if len(made) <= _MAX_SYMBOL else None
 
 
 def lowest(size: Size, least: Mapping[str, int]) -> int | None:
