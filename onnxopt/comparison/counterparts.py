@@ -132,7 +132,7 @@ def _pair(
 ) -> None:
     here = [key(before, n) for n in before.nodes]
     there = [key(after, n) for n in after.nodes]
-    often = {k for keys in (here, there) for k, count in Counter(keys).items() if count > 1} if once else set()
+    often = _repeated(here) | _repeated(there) if once else set()
     free = {k: j for j, k in enumerate(there) if j not in back and k is not None and k not in often}
     for i, k in enumerate(here):
         if i not in pair and k in free:
@@ -140,20 +140,24 @@ def _pair(
             back[pair[i]] = i
 
 
+def _repeated(keys: Sequence[Hashable]) -> set[Hashable]:
+    return {k for k, count in Counter(keys).items() if count > 1}
+
+
 def _by_values(before: GraphRecord, after: GraphRecord, found: Counterparts) -> None:
     """Merge each node without counterpart into the node that now makes its value."""
-    makers = {
-        (after.scopes[n.scope].path, after.values[v].name): j
-        for j, n in enumerate(after.nodes)
-        for v in n.outputs
-        if v != ABSENT
-    }
+    makers = {made: j for j, n in enumerate(after.nodes) for made in _results(after, n)}
     for i, node in enumerate(before.nodes):
         if i not in found.pair and i not in found.merged:
-            path = before.scopes[node.scope].path
-            made = [makers.get((path, before.values[v].name)) for v in node.outputs if v != ABSENT]
+            made = [makers.get(value) for value in _results(before, node)]
             if targets := list(dict.fromkeys(j for j in made if j is not None)):
                 found.merged[i] = targets
+
+
+def _results(graph: GraphRecord, node: NodeRecord) -> list[tuple[str, str]]:
+    """Return (scope, name) of each result of a node."""
+    path = graph.scopes[node.scope].path
+    return [(path, graph.values[v].name) for v in node.outputs if v != ABSENT]
 
 
 # -- by journal ------------------------------------------------------------------------------------------

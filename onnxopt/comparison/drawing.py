@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Final
@@ -41,8 +41,7 @@ def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | No
     closed = _closed(around, sides)
     boxes = [_boxes(side, closed) for side in sides]
     of = [_numbers(side, drawn) for side, drawn in zip(sides, boxes)]
-    opened = [at for at, block in enumerate(closed) if block is None]
-    number = {at: k for k, at in enumerate(opened)}
+    number, blocks = _open_blocks(data["blocks"], closed)
     labels = [b["label"][:_LENGTH] for b in data["blocks"]]
 
     def spot(found: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -57,10 +56,7 @@ def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | No
     pairs, merged = _between(boxes, of, found) if found is not None else ([], [])
     return data | {
         "notes": [*data["notes"], NOTE],
-        "blocks": [
-            {"label": labels[at], "kind": data["blocks"][at]["kind"], "parent": number.get(around[at], -1)}
-            for at in opened
-        ],
+        "blocks": blocks,
         "graphs": [
             _coarse_graph(side, drawn, around, number, labels, inside) for side, drawn, inside in zip(sides, boxes, of)
         ],
@@ -72,17 +68,31 @@ def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | No
     }
 
 
+def _open_blocks(
+    blocks: list[dict[str, Any]], closed: Sequence[int | None]
+) -> tuple[dict[int, int], list[dict[str, Any]]]:
+    """Return ({block not drawn as a box: new index}, their entries)."""
+    number = {at: k for k, at in enumerate(at for at, block in enumerate(closed) if block is None)}
+    return number, [
+        {"label": b["label"][:_LENGTH], "kind": b["kind"], "parent": number.get(b["parent"], -1)}
+        for b in (blocks[at] for at in number)
+    ]
+
+
 def _between(
     boxes: list[dict[Box, list[int]]], of: list[list[int]], found: Counterparts
 ) -> tuple[list[tuple[int, int]], list[tuple[int, list[int]]]]:
     """Return (pairs of corresponding boxes, boxes merged into others)."""
-    keys = [list(drawn) for drawn in boxes]
-    other = {key: k for k, key in enumerate(keys[1]) if key[0] == "block"}
-    pairs = {(k, other[key]) for k, key in enumerate(keys[0]) if key in other}
-    alone = [{at: k for k, (kind, at) in enumerate(side) if kind == "node"} for side in keys]
+    blocks, alone = ([_of_kind(kind, drawn) for drawn in boxes] for kind in ("block", "node"))
+    pairs = {(k, blocks[1][at]) for at, k in blocks[0].items() if at in blocks[1]}
     pairs |= {(k, alone[1][j]) for i, k in alone[0].items() if (j := found.pair.get(i)) in alone[1]}
     merged = {k: sorted({of[1][j] for j in found.merged[i]}) for i, k in alone[0].items() if i in found.merged}
     return sorted(pairs), sorted(merged.items())
+
+
+def _of_kind(kind: str, boxes: Iterable[Box]) -> dict[int, int]:
+    """Return {block or node: index of its box}."""
+    return {at: k for k, (found, at) in enumerate(boxes) if found == kind}
 
 
 def _closed(around: list[int], sides: Sequence[Side]) -> list[int | None]:
@@ -142,15 +152,13 @@ def _coarse_graph(
     values, inputs, outputs = _values(graph, inside, len(boxes))
     drawn: list[list[Any]] = []
     for k, ((kind, at), members) in enumerate(boxes.items()):
-        fates = {side.fates[i] for i in members}
-        fate = fates.pop().value if len(fates) == 1 else "changed"
+        fate = _fate(side, members)
         if kind == "node":
             op, name, block = graph.nodes[at].op, graph.nodes[at].name[:_LENGTH], number[side.inside[at]]
             attributes: list[tuple[str, str]] = []
         else:
             op, name, block = labels[at] or "block", f"{len(members):,} nodes", number.get(around[at], 0)
-            counted = Counter(graph.nodes[i].op for i in members).most_common(_OPERATORS)
-            attributes = [(op, f"{n:,}") for op, n in counted]
+            attributes = _operators(graph, members)
         drawn.append([op, name, 0, inputs[k], outputs[k], attributes, fate, block, ""])
     ends = {
         end: list(dict.fromkeys(values[v] for v in found if v in values))
@@ -172,6 +180,17 @@ def _typed(values: list[Value]) -> list[tuple[str, str]]:
     return [(v.name, type_text(v) or types.get(v.name, "")) for v in values]
 
 
+def _fate(side: Side, members: Iterable[int]) -> str:
+    fates = {side.fates[i] for i in members}
+    return fates.pop().value if len(fates) == 1 else "changed"
+
+
+def _operators(graph: GraphRecord, members: Iterable[int]) -> list[tuple[str, str]]:
+    """Return the most frequent operators of a box with their numbers."""
+    counted = Counter(graph.nodes[i].op for i in members).most_common(_OPERATORS)
+    return [(op, f"{n:,}") for op, n in counted]
+
+
 def _values(
     graph: GraphRecord, inside: list[int], count: int
 ) -> tuple[dict[int, int], list[list[int]], list[list[int]]]:
@@ -186,18 +205,16 @@ def _values(
     values: dict[int, int] = {}
     inputs: list[list[int]] = [[] for _ in range(count)]
     outputs: list[list[int]] = [[] for _ in range(count)]
-    ways: set[Hashable] = set()
+    firsts: dict[tuple[int | None, str | None, tuple[int, ...]], int] = {}
     for v in dict.fromkeys([*ends, *readers]):
-        maker, reading = makers[v], list(readers.get(v, ()))
-        way = (maker, ends.get(v), tuple(reading))
-        if way in ways or (maker is None and v not in ends):
-            continue
-        ways.add(way)
-        values[v] = len(values)
+        if makers[v] is not None or v in ends:
+            firsts.setdefault((makers[v], ends.get(v), tuple(readers.get(v, ()))), v)
+    for new, ((maker, _, reading), v) in enumerate(firsts.items()):
+        values[v] = new
         if maker is not None:
-            outputs[maker].append(values[v])
+            outputs[maker].append(new)
         for k in reading:
-            inputs[k].append(values[v])
+            inputs[k].append(new)
     return values, inputs, outputs
 
 

@@ -144,7 +144,7 @@ def bench(
     Raises ModelError for an unreadable file, UsageError for different inputs or outputs and unknown names.
     """
     options = options or BenchOptions()
-    paths = [Path(file) for file in files]
+    paths = list(map(Path, files))
     result = Bench(level=options.level, threads=options.threads, clock=options.clock)
     with Service(_START, options.timeout, 0 if options.provider else Limits(options.limit).bytes) as service:
         models = [read(path) for path in paths]
@@ -154,7 +154,7 @@ def bench(
         given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
         fix_dims(plan, options.dims)
         try:
-            ask = [str(p.absolute()) for p in paths], plan, options, given
+            ask = [*map(str, map(Path.absolute, paths))], plan, options, given
             result.provider, result.dims, loading = service.call("open", *ask)
             openings = _measure(service, options, loading, progress)
             result.files = [_latency(str(file), [t[:, i] for t in openings]) for i, file in enumerate(files)]
@@ -267,7 +267,7 @@ def summed(events: Iterable[dict[str, Any]]) -> Profile:
         runs[-1][operator][1] += 1
     found: Profile = {}
     counted = runs[1:] or runs
-    for name in {name for run in counted for name in run}:
+    for name in set().union(*counted):
         shares, nodes = zip(*(run[name] for run in counted))
         found[name] = max(median(shares), 0.0), median(nodes)
     return found
@@ -276,7 +276,7 @@ def summed(events: Iterable[dict[str, Any]]) -> Profile:
 def side_by_side(profiles: Sequence[Profile], medians: Sequence[float]) -> list[OperatorTime]:
     """Return the operators of all files, most expensive first. `medians`: seconds of a run, by file."""
     rows: list[OperatorTime] = []
-    for name in {operator for found in profiles for operator in found}:
+    for name in set().union(*profiles):
         shares, nodes = zip(*(found.get(name, (0.0, 0.0)) for found in profiles))
         rows.append(OperatorTime(name, [share * whole for share, whole in zip(shares, medians)], [*nodes]))
     return sorted(rows, key=lambda row: (-max(row.seconds), row.operator))

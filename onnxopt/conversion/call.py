@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -79,7 +80,7 @@ class Known:
 
     def _learn(self, graph: GraphProto, overridden: set[str]) -> None:
         """Enter names, reads and small constants of a graph and its bodies."""
-        outputs = {name for node in graph.node for name in node.output if name}
+        outputs = {*chain.from_iterable(node.output for node in graph.node)} - {""}
         names = outputs.union(v.name for v in (*graph.input, *graph.initializer))
         self._twice |= self._names & names
         self._names |= names
@@ -186,12 +187,11 @@ class Known:
 
         self._hold(node)
         schema = find_schema(node.op_type, opset)
-        given = {name: self._types.get(name) for name in node.input if name}
-        types = {name: found for name, found in given.items() if found is not None}
+        given = dict.fromkeys(filter(None, node.input))
+        types = {name: found for name in given if (found := self._types.get(name)) is not None}
         if schema is None or len(types) < len(given) or body_graphs(node):
             return
-        constants = {name: self.constant(name) for name in given}
-        data = {name: array_to_tensor(array, name) for name, array in constants.items() if array is not None}
+        data = {name: array_to_tensor(array, name) for name in given if (array := self.constant(name)) is not None}
         try:
             found = infer_call(schema, node, types, data, opset)
         except Exception:  # as above

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from onnx import ValueInfoProto
@@ -43,8 +44,7 @@ def make_dynamic(model: Model, places: Mapping[str, str]) -> dict[str, int]:
 def _axes(model: Model, name: str, places: list[str]) -> dict[Value, int]:
     """Return the axis of each input that becomes the symbol. Raises UsageError."""
     inputs = {v.name: v for v in model.graph.inputs if v.name not in model.graph.initializers}
-    taken = {d for v in inputs.values() for d in types.shape(v) or () if isinstance(d, str)}
-    if as_symbol(name) in taken:
+    if as_symbol(name) in chain.from_iterable(types.shape(v) or () for v in inputs.values()):
         raise UsageError(f"{model.name}: {name!r} is a dynamic dim already", f"--dim {name}=SIZE gives it a size")
     found: dict[Value, int] = {}
     for place in places:
@@ -123,8 +123,7 @@ def _carry_all(c: Carrier, graph: Graph) -> None:
     for node in list(graph):
         if c.computes_size(node):
             continue
-        read = values_read(node) if node.bodies else node.operands
-        if not any(v in c.at or c.has_symbol(v) for v in read):
+        if not _reads_the_dim(c, node):
             c.evaluate(node)
             continue
         outputs = list(node.outputs)
@@ -151,24 +150,37 @@ def _through_branches(c: Carrier, node: Node) -> Results:
     return found
 
 
+def _reads_the_dim(c: Carrier, node: Node) -> bool:
+    return any(v in c.at or c.has_symbol(v) for v in (values_read(node) if node.bodies else node.operands))
+
+
 def _declare(c: Carrier, name: str) -> None:
     """Declare the symbol in inputs and outputs, and drop declarations of other values that follow."""
     model = c.model
-    protos: list[Any] = [scope.proto for scope in model.scopes() if not scope.is_function]
     for value in c.at:
         value.shape = tuple(d if isinstance(d, int) else d.name for d in c.now.dims[value])
     ends = {v.name: carried for v, carried in c.at.items() if v.is_input or v.is_output}
     follows = {v.name for v in c.at}
-    for proto in protos:
-        for info in (*proto.input, *proto.output):
-            if info.name in ends:
-                _declare_dim(info, name, ends[info.name])
-        kept = [info for info in proto.value_info if info.name not in follows]
-        del proto.value_info[:]
-        proto.value_info.extend(kept)
+    for scope in model.scopes():
+        if not scope.is_function:
+            _declare_ends(scope.proto, name, ends)
+            _undeclare(scope.proto, follows)
     model.version += 1
     model.analyses.clear()
     model.interface = interface_of(model.proto)
+
+
+def _declare_ends(proto: Any, name: str, ends: Mapping[str, Carried]) -> None:
+    for info in (*proto.input, *proto.output):
+        if info.name in ends:
+            _declare_dim(info, name, ends[info.name])
+
+
+def _undeclare(proto: Any, names: Collection[str]) -> None:
+    """Drop the declarations of inner values."""
+    kept = [info for info in proto.value_info if info.name not in names]
+    del proto.value_info[:]
+    proto.value_info.extend(kept)
 
 
 def _declare_dim(info: ValueInfoProto, name: str, carried: Carried) -> None:

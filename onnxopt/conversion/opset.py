@@ -28,7 +28,7 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
     Raises UsageError for a version beyond the installed onnx, and for a version below `LOWEST`; ModelError for an
     operator without a form there, and for models with functions, whose opset imports are their own.
     """
-    from onnx import defs, helper
+    from onnx import defs
 
     current, newest = opset_of(proto), defs.onnx_opset_version()
     if target == current:
@@ -44,15 +44,22 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
     for o in proto.opset_import:
         if o.domain in DEFAULT_DOMAINS:
             o.version = target
+    _set_ir_version(proto, lowered=target < current)
+    return True
+
+
+def _set_ir_version(proto: ModelProto, *, lowered: bool) -> None:
+    """Raise the IR version to that of the imports in use; a lowered model gets this version and these imports."""
+    from onnx import helper
+
     called = {*_domains(proto.graph.node), *DEFAULT_DOMAINS}
     needed = [o for o in proto.opset_import if o.domain in called or not is_standard(o.domain)]
     least = helper.find_min_ir_version_for(needed, ignore_unknown=True)
     raise_ir_version(proto, least)
-    if target < current:  # runtimes of that time do not read later ones
+    if lowered:  # runtimes of that time do not read later ones
         proto.ir_version = least
         del proto.opset_import[:]
         proto.opset_import.extend(needed)
-    return True
 
 
 def _refuse_further_graphs(proto: ModelProto, path: Path) -> None:
@@ -132,10 +139,10 @@ def _take_nodes(graph: GraphProto, converted: GraphProto, conversion: Conversion
             continue
         *before, made = conversion.adapted(old, new)
         nodes += [*before, _merged(old, made, conversion)]
-    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
-    graph.initializer.extend(t for t in converted.initializer if t.name not in own)
     del graph.node[:]
     graph.node.extend(nodes)
+    own = {given.name for given in (*graph.initializer, *graph.input)}
+    graph.initializer.extend(t for t in converted.initializer if t.name not in own)
 
 
 def _merged(old: NodeProto, new: NodeProto, conversion: Conversion) -> NodeProto:

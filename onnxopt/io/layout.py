@@ -93,15 +93,15 @@ def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored
     f.write(view[:start])
     f.write(bytes([key(GRAPH)]) + varint(sum(map(len, pieces))))
     for piece in pieces:
-        if isinstance(piece, Stored):
-            _copy(piece, f)
-        else:
-            f.write(piece)
+        _write(piece, f)
     f.write(view[end:])
     f.truncate()  # the file may end in a hole
 
 
-def _copy(piece: Stored, f: IO[bytes]) -> None:
+def _write(piece: Buffer, f: IO[bytes]) -> None:
+    if not isinstance(piece, Stored):
+        f.write(piece)
+        return
     at = f.tell()
     f.flush()
     with open(piece.file, "rb", opener=plain) as source:
@@ -280,6 +280,22 @@ class Layout:
         self._before.append((tensor, old))
 
 
+def _outgrows(tensors: Iterable[TensorProto], external: str) -> bool:
+    """Return whether the weights outgrow the model file. Raises WriteError if they have to be inside."""
+    inside = sum(tensor_bytes(t.data_type, t.dims[:]) for t in tensors if external == INLINE or not is_external(t))
+    if inside > INLINE_LIMIT and external == INLINE:
+        raise WriteError(
+            f"the result has {inside / (1 << 30):.1f} GiB of weights, and protobuf's files end at 2 GiB",
+            "--external copy puts them into a file beside it",
+        )
+    return inside > INLINE_LIMIT
+
+
+def _place_read(layout: Layout, tensor: TensorProto) -> None:
+    if not belongs_inside(tensor) and tensor.HasField("raw_data"):
+        layout.add(tensor, tensor.raw_data)
+
+
 def plan(
     proto: ModelProto,
     new: Mapping[int, Array | Stored],
@@ -301,13 +317,7 @@ def plan(
         return layout
     tensors = list(all_tensors(proto))
     elsewhere = any(map(is_external, tensors))
-    inside = sum(tensor_bytes(t.data_type, t.dims[:]) for t in tensors if external == INLINE or not is_external(t))
-    outgrown = inside > INLINE_LIMIT
-    if outgrown and external == INLINE:
-        raise WriteError(
-            f"the result has {inside / (1 << 30):.1f} GiB of weights, and protobuf's files end at 2 GiB",
-            "--external copy puts them into a file beside it",
-        )
+    outgrown = _outgrows(tensors, external)
     if not elsewhere and not outgrown:
         layout.inside.update(new)
         return layout
@@ -318,8 +328,8 @@ def plan(
             _place_external(layout, tensor, at, data, external)
         elif at is not None and at in new:
             _place_new(layout, tensor, at, new[at], outgrown, external)
-        elif outgrown and not belongs_inside(tensor) and tensor.HasField("raw_data"):
-            layout.add(tensor, tensor.raw_data)
+        elif outgrown:
+            _place_read(layout, tensor)
     layout.place()
     return layout
 

@@ -243,7 +243,7 @@ def _objection(source: str | Path | ModelProto) -> str:
 def _garbled(message: Message, place: str) -> str:
     """Return the first string in a message that is not UTF-8 (returned as bytes by protobuf), or empty."""
     for field, value in message.ListFields():
-        if field.cpp_type == field.CPPTYPE_STRING and field.type == field.TYPE_STRING:
+        if field.type == field.TYPE_STRING:
             for text in [value] if isinstance(value, (str, bytes)) else value:
                 if isinstance(text, bytes):
                     return f"{place}: {field.name} {text!r} is not UTF-8"

@@ -9,7 +9,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, pla
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io.external import copy_file, data_files, data_of, external_tensors
-from onnxopt.io.layout import AUTO, INLINE_LIMIT, REUSE, check_choice, plan
+from onnxopt.io.layout import AUTO, INLINE_LIMIT, REUSE, Layout, check_choice, plan
 from onnxopt.io.staging import StagingFolder, data_name, is_data_of, listed, put_in_place, refuse_special
 from onnxopt.proto.messages import fields, tensor_bytes
 from onnxopt.proto.wire import stands_alone
@@ -107,6 +107,10 @@ class Staged:
             )
         name = data_name(self.destination.name, layout.digest()) if layout.pieces else ""
         self.read = list(dict.fromkeys([*(file for _, file in layout.references), *([name] if name else [])]))
+        self._write(layout, proto, name)
+
+    def _write(self, layout: Layout, proto: ModelProto, name: str) -> None:
+        """Write model and data. `name`: of the data file, or empty."""
         if layout.references:  # references outside the folder are not followed, so the model must be beside the data
             self.path = self._folder.file_in(self.home)
             if not name:
@@ -171,6 +175,11 @@ def refuse_overwriting_input(source: Path, destination: Path, model: Model | Non
     if any(_same(source, file) for file in replaced):
         raise WriteError(f"the input is called as data of {destination} is", "write to another name or folder")
     replaced[place] = str(destination)
+    _refuse_overwriting_data(source, model, replaced)
+
+
+def _refuse_overwriting_data(source: Path, model: Model | None, replaced: Mapping[Path, str]) -> None:
+    """Raise WriteError if a replaced file is a data file of `source`. `replaced`: {file: name for the user}."""
     existing = [file for file in replaced if file.exists()]
     named = _data_of_input(source, model) if existing else []
     for file in existing:

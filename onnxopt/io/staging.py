@@ -6,6 +6,7 @@ model with old data, or the new one with new data. Locks end with the process, i
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import shutil
@@ -13,7 +14,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
@@ -119,6 +120,14 @@ def _is_between(before: str, name: str, after: str, characters: frozenset[str], 
     return name == before + middle + after and len(middle) == length and characters.issuperset(middle)
 
 
+def _outdated(model: Path, names: Collection[str], target: Path, backup: Path | None) -> list[str]:
+    """Return the data files of `target` that neither the new model nor `backup` reads."""
+    old = {*_ours(target)}.difference(names)
+    if old:  # the new model may refer to old data files
+        old -= _read_by(model) | ({*_ours(target, backup)} if backup is not None else set())
+    return sorted(old)
+
+
 def put_in_place(
     model: Path,
     data: Sequence[Path],
@@ -135,9 +144,7 @@ def put_in_place(
     refuse_special(target)
     names = [file.name for file in data]
     with alone_in(target.parent):
-        old = [name for name in _ours(target) if name not in names]
-        if old:  # the new model may refer to old data files
-            old = sorted({*old} - _read_by(model) - ({*_ours(target, backup)} if backup is not None else set()))
+        old = _outdated(model, names, target, backup)
         intend(target.name, [*names, *old])
         for file in [*data, model] if target.exists() else []:
             file.chmod(stat.S_IMODE(target.stat().st_mode))
@@ -303,14 +310,18 @@ def clear(parent: Path, *names: str) -> None:
     """Remove leftovers of killed processes in `parent` under these names."""
     prefixes = tuple({_prefix(name) for name in names})
     hidden = [f for f in listed(parent) if f.startswith(prefixes)]
-    for found, prefix in [(f, prefix) for f in hidden for prefix in prefixes if f.startswith(prefix)]:
-        entry = parent / found
-        if _is_between(prefix, found, ".tmp", _RANDOM, _RANDOM_LENGTH):
-            if entry.is_dir() and not entry.is_symlink():
-                _clear_folder(entry)
-        elif _is_between(prefix, found, ".onnx.tmp", _RANDOM, _RANDOM_LENGTH):
-            if _is_file(entry) and not is_owned(entry):
-                entry.unlink(missing_ok=True)
+    for found, prefix in itertools.product(hidden, prefixes):
+        if found.startswith(prefix):
+            _clear_entry(parent / found, prefix)
+
+
+def _clear_entry(entry: Path, prefix: str) -> None:
+    if _is_between(prefix, entry.name, ".tmp", _RANDOM, _RANDOM_LENGTH):
+        if entry.is_dir() and not entry.is_symlink():
+            _clear_folder(entry)
+    elif _is_between(prefix, entry.name, ".onnx.tmp", _RANDOM, _RANDOM_LENGTH):
+        if _is_file(entry) and not is_owned(entry):
+            entry.unlink(missing_ok=True)
 
 
 def _clear_folder(entry: Path) -> None:

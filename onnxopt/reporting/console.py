@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from rich import box
@@ -98,11 +98,8 @@ def _passes(pipeline: dict[str, Any], verbose: int, *, close: bool = False) -> T
     for heading in ("rewrites", "nodes", *(["bytes"] if verbose else []), "ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     for p in filter(_is_shown, pipeline["passes"]):
-        hits, counted = pass_hits(p), statistics(p)
-        style = "" if hits or p["nodes"] else "dim"
-        saved = [change(-p["bytes"])] if verbose else []
-        row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), *saved, f"{p['seconds'] * 1e3:,.0f}")
-        table.add_row(*row, style=style)
+        counted = statistics(p)
+        _add_pass(table, p, verbose)
         for what, n in counted.items():
             table.add_row(f"  {what} counted: {n:,}", style="dim")
         if verbose and not counted:
@@ -160,6 +157,14 @@ def render_comparison(found: dict[str, Any], verbose: int = 0) -> RenderableType
     return Group(*parts)
 
 
+def _add_pass(table: Table, p: dict[str, Any], verbose: int) -> None:
+    hits = pass_hits(p)
+    style = "" if hits or p["nodes"] else "dim"
+    saved = [change(-p["bytes"])] if verbose else []
+    row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), *saved, f"{p['seconds'] * 1e3:,.0f}")
+    table.add_row(*row, style=style)
+
+
 def _table(found: dict[str, Any], left_out: Collection[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("case", no_wrap=True)
@@ -170,16 +175,20 @@ def _table(found: dict[str, Any], left_out: Collection[str] = ()) -> Table:
         table.add_column(heading, no_wrap=True, justify="right" if figure else "left", style="" if figure else "dim")
     table.add_column("")
     for case in found["cases"]:
-        shown, rest = _worst(case["outputs"])
-        name = case["name"] + "".join(f"\n  {short(f'{k}={v}', _DIM)}" for k, v in case["dims"].items())
-        for i, o in enumerate(shown):
-            said = _cells(o)
-            cells = [Text(said[heading]) for heading in figured]
-            mark = Text("✓", "green") if o["ok"] else Text(f"✗ {o['note']}", "bold red")
-            table.add_row(Text("" if i else name), Name(output_label(o)), *cells, mark)
-        if rest:
-            table.add_row("", Text(f"and {len(rest)} more, closer than these", "dim"))
+        _add_case(table, case, figured)
     return table
+
+
+def _add_case(table: Table, case: dict[str, Any], figured: Sequence[str]) -> None:
+    shown, rest = _worst(case["outputs"])
+    name = case["name"] + "".join(f"\n  {short(f'{k}={v}', _DIM)}" for k, v in case["dims"].items())
+    for i, o in enumerate(shown):
+        said = _cells(o)
+        cells = [Text(said[heading]) for heading in figured]
+        mark = Text("✓", "green") if o["ok"] else Text(f"✗ {o['note']}", "bold red")
+        table.add_row(Text("" if i else name), Name(output_label(o)), *cells, mark)
+    if rest:
+        table.add_row("", Text(f"and {len(rest)} more, closer than these", "dim"))
 
 
 def _cells(o: dict[str, Any]) -> dict[str, str]:

@@ -40,15 +40,13 @@ def operators(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str
     large = [row for row in rows[:_MAX_OPERATORS] if max(row["seconds"]) >= least]
     rest = [row for row in rows if row not in large]
     if rest:
-        sums = {key: [sum(numbers) for numbers in zip(*(row[key] for row in rest))] for key in ("seconds", "nodes")}
+        sums = {key: list(map(sum, zip(*(row[key] for row in rest)))) for key in ("seconds", "nodes")}
         large.append({"operator": counted(len(rest), "other"), **sums})
-    return [
-        (
-            cleaned(row["operator"]),
-            [(label, milliseconds(s), f"{n:,.4g}") for label, s, n in zip("AB", row["seconds"], row["nodes"])],
-        )
-        for row in large
-    ]
+    return [(cleaned(row["operator"]), _columns(row)) for row in large]
+
+
+def _columns(row: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(label, milliseconds(s), f"{n:,.4g}") for label, s, n in zip("AB", row["seconds"], row["nodes"])]
 
 
 def milliseconds(seconds: float) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
@@ -45,6 +46,10 @@ def _still_float32(rules: Collection[dict[str, Any]]) -> Iterator[str]:
             if remedy and (count >= _MIN_COUNT or not rule["hits"]):
                 stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
                 yield f"kept: {stay}: {reason}, for example {example}{remedy}"
+    yield from _weights_kept(rules)
+
+
+def _weights_kept(rules: Collection[dict[str, Any]]) -> Iterator[str]:
     weights = [reason for rule in rules for reason in rule["declined"] if reason.startswith("`")]
     yield from (f"kept: {reason}" for reason in weights[:_MAX_WEIGHTS])
     if len(weights) > _MAX_WEIGHTS:
@@ -80,16 +85,20 @@ def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     yield from verdict(report, verbose)
 
 
+def _pass(p: dict[str, Any], verbose: int) -> Iterator[str]:
+    hits = pass_hits(p)
+    if hits or p["nodes"] or (verbose and declines(p)):
+        saved = f" {change(-p['bytes']):>11}" if verbose else ""
+        done = f"{hits:>8,} {'rewrite ' if hits == 1 else 'rewrites'} {_nodes(-p['nodes'], 8)}"
+        yield f"  {p['name']:24} {done}{saved} {p['seconds'] * 1e3:>8,.0f} ms"
+    elif figures := statistics(p):
+        yield f"  {p['name']:24} counted {', '.join(f'{n:,} {what}' for what, n in figures.items())}"
+
+
 def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     """Returns the rewrites of the passes, without the result."""
     for p in report["pipeline"]["passes"]:
-        hits = pass_hits(p)
-        if hits or p["nodes"] or (verbose and declines(p)):
-            saved = f" {change(-p['bytes']):>11}" if verbose else ""
-            done = f"{hits:>8,} {'rewrite ' if hits == 1 else 'rewrites'} {_nodes(-p['nodes'], 8)}"
-            yield f"  {p['name']:24} {done}{saved} {p['seconds'] * 1e3:>8,.0f} ms"
-        elif figures := statistics(p):
-            yield f"  {p['name']:24} counted {', '.join(f'{n:,} {what}' for what, n in figures.items())}"
+        yield from _pass(p, verbose)
         if verbose:
             yield from (f"    {line}" for name, rule in p["rules"].items() for line in _rule(name, rule))
     yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
@@ -128,15 +137,12 @@ def int64_left(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         return
     more = "" if verbose or not found["left"] else " (-v names them)"
     yield f"int64: {found['before']:,} → {counted(found['after'], 'value')}{more}"
-    whys: dict[str, dict[str, int]] = {}
+    whys: dict[str, list[dict[str, Any]]] = {}
     for value in found["left"]:
-        of = whys.setdefault(value["why"], {})
-        of[value["what"]] = of.get(value["what"], 0) + 1
-    for why, of in sorted(whys.items(), key=lambda item: -sum(item[1].values())):
-        named = [f"{what} {n}" for what, n in sorted(of.items(), key=lambda item: -item[1]) if what]
-        yield f"  {sum(of.values()):,}: {why}{f' ({_few(named)})' if named else ''}"
-        left = [value for value in found["left"] if value["why"] == why]
-        yield from (f"    `{v['value']}`: {v['node'] or 'no node reads this value'}" for v in left if verbose)
+        whys.setdefault(value["why"], []).append(value)
+    for why, values in sorted(whys.items(), key=lambda item: -len(item[1])):
+        yield f"  {len(values):,}: {why}{_most_common(v['what'] for v in values)}"
+        yield from (f"    `{v['value']}`: {v['node'] or 'no node reads this value'}" for v in values if verbose)
 
 
 def choices(report: dict[str, Any], verbose: int) -> Iterator[str]:
@@ -172,6 +178,15 @@ def declines(p: dict[str, Any]) -> bool:
 _OPERATORS: Final = 2  # verbosity
 
 
+def _is_idle(p: dict[str, Any]) -> bool:
+    return not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))
+
+
+def _most_common(names: Iterable[str]) -> str:
+    named = [f"{name} {n}" for name, n in Counter(filter(None, names)).most_common()]
+    return f" ({_few(named)})" if named else ""
+
+
 def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
     """Returns the passes without rewrites, and skipped passes: a line for each reason.
 
@@ -179,8 +194,7 @@ def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
     """
     found: dict[str, list[str]] = {}
     if verbose:
-        idle = [p for p in pipeline["passes"] if not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))]
-        found["found nothing"] = [p["name"] for p in idle]
+        found["found nothing"] = [p["name"] for p in pipeline["passes"] if _is_idle(p)]
     for name, why in did_not_run(pipeline, verbose).items():
         if verbose < _OPERATORS and why.startswith("the model has no"):
             why = "the model has none of their operators"
@@ -255,8 +269,10 @@ def left_out(rolled_back: Sequence[dict[str, Any]], *, matched: bool = False) ->
         if matched:
             lines += [f"  {r['scope']}: {line}" for line in r["match"]]
     for why, names in wide.items():
-        values = f"value {names[0]} stays" if len(names) == 1 else f"{len(names):,} values stay"
-        lines.append(f"{values} float32: {'it' if len(names) == 1 else f'each of {_few(names)}'} {why}")
+        values, each = f"value {names[0]} stays", "it"
+        if len(names) > 1:
+            values, each = f"{len(names):,} values stay", f"each of {_few(names)}"
+        lines.append(f"{values} float32: {each} {why}")
     return lines
 
 

@@ -116,19 +116,23 @@ def interface_changes(a: ModelStats, b: ModelStats) -> Iterator[str]:
             yield f"{kind}s are in another order"
 
 
+def _markdown_of(a: ModelStats) -> list[str]:
+    headings = headings_of(a)
+    lines = [f"**{_escaped(a.path)}**", "", _line("operator", *headings), "|---" + "|---:" * len(headings) + "|"]
+    lines += [_line(name, *figures_of(a, name, n)) for name, n in a.operators.items()]
+    empty = [""] * (len(headings) - 1)
+    lines += [_line(_total(what), show(n), *empty, escape=False) for what, n, _, show in totals(a, a)]
+    lines += [line for note in notes(a) for line in ("", _escaped(note))]
+    if a.work is not None and a.work.nodes:
+        lines += ["", "| node | operator | result | MACs | FLOPs |", "|---|---|---|---:|---:|"]
+        lines += [_line(n.name, n.op, n.shape, count(n.macs), count(n.flops)) for n in a.work.nodes]
+    return lines
+
+
 def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
     """The same as a Markdown table, for a pull request."""
     if b is None:
-        headings = headings_of(a)
-        lines = [f"**{_escaped(a.path)}**", "", _line("operator", *headings), "|---" + "|---:" * len(headings) + "|"]
-        lines += [_line(name, *figures_of(a, name, n)) for name, n in a.operators.items()]
-        empty = [""] * (len(headings) - 1)
-        lines += [_line(_total(what), show(n), *empty, escape=False) for what, n, _, show in totals(a, a)]
-        lines += [line for note in notes(a) for line in ("", _escaped(note))]
-        if a.work is not None and a.work.nodes:
-            lines += ["", "| node | operator | result | MACs | FLOPs |", "|---|---|---|---:|---:|"]
-            lines += [_line(n.name, n.op, n.shape, count(n.macs), count(n.flops)) for n in a.work.nodes]
-        return "\n".join(lines)
+        return "\n".join(_markdown_of(a))
     lines = [f"**{_escaped(a.path)}** → **{_escaped(b.path)}**", ""]
     for note in interface_changes(a, b):
         lines += [_escaped(note), ""]

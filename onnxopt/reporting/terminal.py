@@ -71,14 +71,15 @@ class Text(rich.text.Text):
             return super().wrap(
                 console, width, justify=justify, overflow=overflow, tab_size=tab_size, no_wrap=no_wrap or self.no_wrap
             )
+        justify = justify or self.justify
         found = Lines()
         for line in self.split(allow_blank=True):
             line.expand_tabs(tab_size)
             parts = line.divide(_breaks(line.plain, max(width, 1)))
             for part in parts:
                 part.rstrip_end(width)
-            if justify or self.justify:
-                parts.justify(console, width, justify=justify or self.justify or "default")
+            if justify:
+                parts.justify(console, width, justify=justify)
             found.extend(parts)
         return found
 

@@ -55,6 +55,13 @@ def difference(place: dict[str, Any]) -> str:
     return said + (f", case {case}" if case else "")
 
 
+def _entries(entries: Sequence[str], verbose: int) -> str:
+    names = entries if verbose else entries[:_READ]
+    rest = _and_more(len(entries) - len(names))
+    agree = "which agree" if len(entries) > 1 else "which agrees"
+    return f"{', '.join(map(short, names))}{f' {rest}' if rest else ''}, {agree}"
+
+
 def rows(place: dict[str, Any], verbose: int = 0) -> Iterator[tuple[str, str]]:
     """Returns (label, text) for each line; an empty label continues the preceding label."""
     for side, label in SIDES.items():
@@ -64,10 +71,7 @@ def rows(place: dict[str, Any], verbose: int = 0) -> Iterator[tuple[str, str]]:
         else:
             yield from zip([label, *[""] * len(nodes)], (node(n, verbose) for n in nodes))
     if place["entries"]:
-        names = place["entries"] if verbose else place["entries"][:_READ]
-        rest = _and_more(len(place["entries"]) - len(names))
-        agree = "which agree" if len(place["entries"]) > 1 else "which agrees"
-        yield "from", f"{', '.join(map(short, names))}{f' {rest}' if rest else ''}, {agree}"
+        yield "from", _entries(place["entries"], verbose)
     made = place["rewrites"] if verbose else [short(text, _LINE) for text in place["rewrites"][:_REWRITES]]
     yield from zip(["made by", *[""] * len(made)], made)
     if rest := _and_more(len(place["rewrites"]) - len(made), "rewrite"):

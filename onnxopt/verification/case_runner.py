@@ -80,16 +80,20 @@ class CaseRunner:
         self.opened = self.judge.plan(self.plan)
         self._tell(self.opened)
         if not job.stepwise and job.eager:
-            began = time.monotonic()
-            try:
-                self._answers = self._originals()
-                if time.monotonic() - began < _BRIEF:
-                    self.judge.shake_ahead()
-                self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
-            except Refused:
-                if self._last is None or not self.plan.least:
-                    raise
-                raise died_of(self._last) from None  # `_recover` cannot lengthen the inputs any further
+            self._work_ahead()
+
+    def _work_ahead(self) -> None:
+        """Run the original, and do work on it that any result needs."""
+        began = time.monotonic()
+        try:
+            self._answers = self._originals()
+            if time.monotonic() - began < _BRIEF:
+                self.judge.shake_ahead()
+            self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
+        except Refused:
+            if self._last is None or not self.plan.least:
+                raise
+            raise died_of(self._last) from None  # `_recover` cannot lengthen the inputs any further
 
     # -- cases ----------------------------------------------------------------------------------------------
 

@@ -149,6 +149,10 @@ def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float)
     return rtol, least if options.atol is None else options.atol
 
 
+def _element_type(value: Any) -> str:
+    return _kind(value[0] if isinstance(value, list) and value else value)[0]
+
+
 def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float = 0.0) -> OutputRecord:
     """Return the comparison of the result's output `b` with the original's `a`. `explained`: see `tolerance`."""
     is_narrow = options.dtype and getattr(b, "dtype", None) == options.dtype
@@ -162,7 +166,7 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float 
         _discrete(record, a, b, found.largest, options)
     else:
         record.max_abs, record.max_rel = found.largest, found.relative
-        dtype, _ = _kind(a[0] if isinstance(a, list) and a else a)
+        dtype = _element_type(a)
         rtol, atol = tolerance(dtype, options, explained, found.span)
         if found.largest > atol + rtol * found.span:
             record.ok, record.note = False, found.words
@@ -296,16 +300,16 @@ def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
     found = [e for e in runs if e is not None]
     if not found or len(found) < len(runs):
         return ""
-    if all(e.empty for e in found):
-        return "is empty"
-    if all(e.nan for e in found):
-        return "is all NaN or infinite"
-    if all(e.zero for e in found):
-        return "is all zero"
-    if not fixed and len(found) == 1 and found[0].uniform:
-        return "is one number everywhere"
-    same = not fixed and len(found) > 1 and len(set(found)) == 1 and not found[0].some_nan
-    return "does not depend on the inputs" if same else ""
+    for flag, said in (("empty", "is empty"), ("nan", "is all NaN or infinite"), ("zero", "is all zero")):
+        if all(getattr(e, flag) for e in found):
+            return said
+    return "" if fixed else _sameness(found)
+
+
+def _sameness(found: Sequence[Evidence]) -> str:
+    if len(found) == 1:
+        return "is one number everywhere" if found[0].uniform else ""
+    return "does not depend on the inputs" if len(set(found)) == 1 and not found[0].some_nan else ""
 
 
 def differ(a: list[Any], b: list[Any]) -> bool:

@@ -52,8 +52,7 @@ class JobRunner(CaseRunner):
     def verify(self, submission: Submission) -> Verification:
         """Return the verdict on a result. Raises errors in files and data named by the user."""
         self._submission = submission
-        ran = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
-        self.judge.base = self.judge.base or next(ran, None)  # of an earlier worker
+        self.judge.base = self.judge.base or self._sizes_run()
         verdict = submission.verdict or Verification(UNVERIFIED, "")
         a, b = self.job.labels
         try:
@@ -65,19 +64,28 @@ class JobRunner(CaseRunner):
         except (OnnxOptError, FileNotFoundError):  # a file removed meanwhile is reported to the user
             raise
         except Exception as e:  # out of memory or an internal error; neither shows a fault of the result
-            starved = is_starved(e)
-            if not starved and os.environ.get("ONNXOPT_DEBUG"):
+            if not is_starved(e) and os.environ.get("ONNXOPT_DEBUG"):
                 raise
-            what = reason(e) if starved else f"internal error: {type(e).__name__}: {reason(e)}"
-            report = _REPORT.format(self.job.original, submission.path)
-            hint = "raise --memory, or leave it out" if starved else report
-            if e is self._failure:
-                hint = f"{b} was not compared with {a}" if self._was_told else hint
-                self._was_told = True
-            _stop(verdict, UNVERIFIED, f"comparing {b} with {a}: {what}", hint)
+            self._explain_error(verdict, e)
         if verdict.status == UNVERIFIED:
             self._refuse_unloaded(verdict)
         return verdict
+
+    def _sizes_run(self) -> dict[str, int] | None:
+        """Return the dims of a case that an earlier worker ran."""
+        ran = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
+        return next(ran, None)
+
+    def _explain_error(self, verdict: Verification, error: Exception) -> None:
+        a, b = self.job.labels
+        what, hint = reason(error), "raise --memory, or leave it out"
+        if not is_starved(error):
+            what = f"internal error: {type(error).__name__}: {what}"
+            hint = _REPORT.format(self.job.original, self._submission.path)
+        if error is self._failure:
+            hint = f"{b} was not compared with {a}" if self._was_told else hint
+            self._was_told = True
+        _stop(verdict, UNVERIFIED, f"comparing {b} with {a}: {what}", hint)
 
     def _verify(self, verdict: Verification) -> None:
         if self._failure is not None:
@@ -206,12 +214,15 @@ class JobRunner(CaseRunner):
             little.append(f"{self.left_out} more did not run, as these took all of --timeout")
         return little
 
+    def _files(self) -> list[str]:
+        """Return the files of the result, one for each step."""
+        return [str(step.file) for step in self.job.steps] or [self._submission.path]
+
     def _word(self, verdict: Verification, second: SecondLook, little: Sequence[str]) -> None:
         if self.opened.around and not self.job.ended:
             self.opened = self.opened._replace(around=self.judge.around())
         word(verdict, little, opened=self.opened, declared=self._submission.declared)
-        files = [str(step.file) for step in self.job.steps] or [self._submission.path]
-        verdict.message += self.judge.with_references((self.job.original, *files))
+        verdict.message += self.judge.with_references((self.job.original, *self._files()))
         compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)

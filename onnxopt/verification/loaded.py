@@ -74,7 +74,7 @@ class Loaded(Original):
         self._uneven.clear()
         if self.kept:  # outputs of the original are kept
             self.rest()
-        a, b = self.labels
+        b = self.labels[1]
         self.tell(f"loading {b}")
         try:
             composed = Composition(self.steps, self.outputs, self.opened) if self.steps else None
@@ -87,6 +87,10 @@ class Loaded(Original):
             return f"{b}{UNLOADED}: {reason(e)}"
         if self.unknown and (why := self.engine.unlike(self.b)):
             raise Refused(why)
+        return self._unlike_outputs()
+
+    def _unlike_outputs(self) -> str:
+        a, b = self.labels
         own = len(self.engine.own) if self.unknown else None
         if self.b.outputs[:own] != self.outputs[:own]:
             return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"

@@ -19,8 +19,8 @@ from onnxopt.verification.coverage.decisions import (
     made_otherwise,
     upstream,
 )
-from onnxopt.verification.coverage.gaps import changed_blanks, have_other_points, unproven_blanks, unreached
-from onnxopt.verification.coverage.traces import traces
+from onnxopt.verification.coverage.gaps import Gap, changed_blanks, have_other_points, unproven_blanks, unreached
+from onnxopt.verification.coverage.traces import Trace, traces
 from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
@@ -87,11 +87,15 @@ class Look:
         )
         self.held: dict[str, str] = {}
         if options.dtype:
-            skeleton = self.b.program.skeleton
-            types = tensor_types(skeleton.proto).items()
-            self.held = {name: kind for name, kind in types if kind == f"tensor({options.dtype})"}
-            round_results(skeleton.proto, self.held, CODES[options.dtype])
-            self.b = self.b.inside(Program(skeleton))
+            self._hold(options.dtype)
+
+    def _hold(self, dtype: str) -> None:
+        """Round the values of a narrow type in the result."""
+        skeleton = self.b.program.skeleton
+        types = tensor_types(skeleton.proto).items()
+        self.held = {name: kind for name, kind in types if kind == f"tensor({dtype})"}
+        round_results(skeleton.proto, self.held, CODES[dtype])
+        self.b = self.b.inside(Program(skeleton))
 
     def pieces(
         self, cases: Sequence[Case], taken: Sequence[str] = (), *, fine: bool = False, digits: bool = False
@@ -111,17 +115,22 @@ class Look:
         feeds = self._complete([case.feeds for case in cases])
         known: list[Pieces] = []
         for one in traces(self.a, self.b, feeds, types_of(feeds[0])):
-            parts: list[Pieces] = []
-            for start in range(0, len(one.cases), most):
-                some = one.cases[start : start + most]
-                found, places = self._held(one.a, one.b, [cases[k] for k in some], [feeds[k] for k in some], ())
-                if places or not found.complete:
-                    return None
-                parts.append(found)
-            if not parts or (seen := functools.reduce(Pieces.joined, parts)).unseen:
+            seen = self._of_trace(one, cases, feeds, most)
+            if seen is None or seen.unseen:
                 return None
             known.append(seen)
         return functools.reduce(Pieces.joined, known) if known else None
+
+    def _of_trace(self, one: Trace, cases: Sequence[Case], feeds: Sequence[dict[str, Any]], most: int) -> Pieces | None:
+        """Compare the cases of a trace, at most `most` at once. Returns None unless all agree in each piece."""
+        parts: list[Pieces] = []
+        for start in range(0, len(one.cases), most):
+            some = one.cases[start : start + most]
+            found, places = self._held(one.a, one.b, [cases[k] for k in some], [feeds[k] for k in some], ())
+            if places or not found.complete:
+                return None
+            parts.append(found)
+        return functools.reduce(Pieces.joined, parts) if parts else None
 
     def _held(
         self,
@@ -150,10 +159,7 @@ class Look:
             )
         pieces.complete = not places and not walk.unsettled
         if pieces.complete:
-            blanks = changed_blanks(walk)
-            unproven = unproven_blanks(walk, blanks)
-            pieces.dead = outputs_behind(walk, unproven)
-            pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
+            _add_blanks(walk, pieces)
         return pieces, places
 
     def _add_unseen(self, walk: Walk, taken: Sequence[str], pieces: Pieces, places: list[Place]) -> None:
@@ -161,11 +167,14 @@ class Look:
         is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
         parts = unseen(walk, taken, is_wrong=is_wrong)
         for part in parts:
-            known = {(p.scope, p.value) for p in places}
-            there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, pieces.cases, part.scope)]
-            places += [p for p in there if (p.scope, p.value) not in known]
-            (pieces.silent if part.silent else pieces.unseen).extend([part.why] if part.why else [])
-            pieces.shown += [part.why] if part.stays else []
+            self._add_gap(part, pieces, places)
+
+    def _add_gap(self, part: Gap, pieces: Pieces, places: list[Place]) -> None:
+        known = {(p.scope, p.value) for p in places}
+        there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, pieces.cases, part.scope)]
+        places += [p for p in there if (p.scope, p.value) not in known]
+        (pieces.silent if part.silent else pieces.unseen).extend([part.why] if part.why else [])
+        pieces.shown += [part.why] if part.stays else []
 
     def unreached(self, case: Case) -> list[str]:
         """Return, in words, values with changed bounds that differ beyond the bounds, where no case reaches."""
@@ -268,6 +277,14 @@ class Look:
         made = None if of_result else [dict(zip(outputs, values)) for _, values in cases]
         found = measured.of(feeds, made, [(known or {}).get(case.name, {}) for case, _ in cases])
         return {case.name: shares for (case, _), shares in zip(cases, found)}
+
+
+def _add_blanks(walk: Walk, pieces: Pieces) -> None:
+    """Add the outputs behind changed blank values."""
+    blanks = changed_blanks(walk)
+    unproven = unproven_blanks(walk, blanks)
+    pieces.dead = outputs_behind(walk, unproven)
+    pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
 
 
 def _fed(runner: Runner, fed: set[str]) -> Runner:

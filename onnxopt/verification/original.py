@@ -82,8 +82,7 @@ class Original:
     def plan(self, plan: Plan) -> Opened:
         """Load the original. Raises Refused."""
         self.planned = plan
-        is_large = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
-        self.streamed = is_large or self.runtime.computes(self.paths[0])
+        self.streamed = self._is_large(plan) or self.runtime.computes(self.paths[0])
         if self.streamed:
             self.engine = self._stream(0)
             if not self.steps:
@@ -91,14 +90,7 @@ class Original:
 
                 self._leave_out(unknown_calls(self.engine.program.skeleton.proto, self.runtime))
         else:
-            self.tell(f"loading {self.labels[0]}")
-            ask = (plan.conditions, plan.stateful, self.runtime, self.options.without, views(self.options)[0])
-            try:
-                self.engine, self.refused = open_original(self.paths[0], *ask)
-            except Refused as e:
-                self._open_parts(e)
-            if self.refused and not self.options.without:
-                self.search.slow_down()
+            self._load(plan)
         if plan.narrow and not self.steps and isinstance(self.engine, OnnxRuntime):  # the runtime takes no such values
             self.streamed, self.engine = True, self._stream(0)
         if self.steps and plan.stateful:  # onnxruntime would write into weights copied to several files
@@ -106,6 +98,20 @@ class Original:
         self.given_out = tuple(plan.conditions) if isinstance(self.engine, OnnxRuntime) else ()
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.given_out)]
         return Opened(self.engine.name, self.runtime.provider, self.refused, self.around())
+
+    def _is_large(self, plan: Plan) -> bool:
+        return 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
+
+    def _load(self, plan: Plan) -> None:
+        """Load the original into a session of its own. Raises Refused."""
+        self.tell(f"loading {self.labels[0]}")
+        ask = (plan.conditions, plan.stateful, self.runtime, self.options.without, views(self.options)[0])
+        try:
+            self.engine, self.refused = open_original(self.paths[0], *ask)
+        except Refused as e:
+            self._open_parts(e)
+        if self.refused and not self.options.without:
+            self.search.slow_down()
 
     def around(self) -> str:
         """Return, in words, the unknown operators left out."""

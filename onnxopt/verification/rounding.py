@@ -94,10 +94,7 @@ _DEEPEST_NARROW: Final = 3.0  # for types narrower than float32
 _DEEPEST_WHOLE: Final = 64.0  # for a whole model, whose paths are longer
 NOISE: Final = 4.0  # times the effect of changed last bits, as the largest of a few samples is no bound
 
-
 _ASSUMED_TERMS: Final = 256  # terms of a sum of unknown length
-
-
 _SUMS: Final = frozenset(("LSTM", "GRU", "RNN", "Einsum", "Attention", "CumSum", "STFT", "DFT", "Gelu", "Conv", "LRN"))
 
 
@@ -112,13 +109,16 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
 def _terms(node: NodeProto, dims: Sequence[Sequence[int]]) -> float:
     """Return the estimated number of terms in a sum. `dims`: by operand, () if unknown."""
     op = node.op_type
-    if op in ("Conv", "ConvTranspose") and len(dims) > 1 and dims[1]:
+    if op in ("Conv", "ConvTranspose") and any(dims[1:2]):
         return math.prod(dims[1][1:])
     if op in ("MatMul", "Gemm"):
         return next((max(d[-2:]) for d in dims[:2] if d), _ASSUMED_TERMS)
     is_unknown = node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute[:])
-    is_sum = op in _SUMS or op.startswith(("Reduce", "Global", "Average")) or op.endswith(("Normalization", "Softmax"))
-    return _ASSUMED_TERMS if is_unknown or is_sum else 1.0
+    return _ASSUMED_TERMS if is_unknown or _is_sum(op) else 1.0
+
+
+def _is_sum(op: str) -> bool:
+    return op in _SUMS or op.startswith(("Reduce", "Global", "Average")) or op.endswith(("Normalization", "Softmax"))
 
 
 def allowed(epsilon: float, depth: float) -> float:
@@ -206,7 +206,10 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
         return difference(*(np.array(list(m.values())) for m in (a, b))) if same else Difference(note="other keys")
     if a is None or b is None:
         return Difference(note="" if a is b else "absent in one of the two")
-    a, b = np.asarray(a), np.asarray(b)
+    return _of_arrays(np.asarray(a), np.asarray(b), coarse)
+
+
+def _of_arrays(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], coarse: bool) -> Difference:
     if a.dtype != b.dtype:
         return Difference(note=f"type {a.dtype} became {b.dtype}")
     if a.shape != b.shape:

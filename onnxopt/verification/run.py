@@ -319,6 +319,10 @@ _SOURCE: Final = r"(?a)[\w:/\\.-]{1,200}\.(?:cc|h):\d+ .{0,1000}?\)(?: const)?(?
 _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 
 
+def _indices(lines: Sequence[str]) -> list[str]:
+    return [" ".join(text.split()) for text in lines if text.startswith(" index:")]
+
+
 def reason(error: BaseException) -> str:
     """Return a runtime's error as a single line of at most 300 characters.
 
@@ -334,6 +338,6 @@ def reason(error: BaseException) -> str:
         line = line[: found.start()] + line[found.end() :]
     line = re.sub(_SOURCE, "", line)
     if line.endswith(" indices"):  # followed by a line per index
-        line = "; ".join([line, *(" ".join(text.split()) for text in lines[1:] if text.startswith(" index:"))])
+        line = "; ".join([line, *_indices(lines[1:])])
     end = line[1 - _LINE :]
     return line if len(line) <= _LINE else f"…{end.partition(' ')[2] or end}"

@@ -130,14 +130,20 @@ def _called(function: object) -> str:
     return str(getattr(function, "__qualname__", "") or f"<{type(function).__name__}>")
 
 
+def _parsed(text: str) -> object:
+    import onnx
+
+    try:
+        return onnx.parser.parse_function(text)
+    except onnx.parser.ParseError as e:
+        raise UsageError(f"a reference is no function: {_told(e)}", _FORM) from None
+
+
 def _of_onnx(function: object) -> Reference:
     import onnx
 
     if isinstance(function, str):
-        try:
-            function = onnx.parser.parse_function(function)
-        except onnx.parser.ParseError as e:
-            raise UsageError(f"a reference is no function: {_told(e)}", _FORM) from None
+        function = _parsed(function)
     if not isinstance(function, onnx.FunctionProto):
         raise UsageError(f"a reference is {type(function).__name__}, not a function", _FORM)
     name = f"{function.domain}.{function.name}"

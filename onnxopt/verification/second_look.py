@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from onnxopt.errors import OnnxOptError
@@ -39,9 +40,19 @@ class _Seen(NamedTuple):
     noise: dict[str, dict[str, float]]  # by case
 
 
-def _wrong(verdict: Verification) -> set[str]:
-    """Return the names of cases with a differing output, or a differing channel of an output."""
-    return {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
+def _wrong(verdict: Verification, failed: CaseRecord | None = None) -> set[str]:
+    """Return the names of cases that failed, or with a differing output, or a differing channel of an output."""
+    found = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
+    return found | ({failed.name} if failed else set())
+
+
+def _groups(
+    verdict: Verification, answers: Sequence[Answer], wrong: Collection[str], *, all_: bool
+) -> list[tuple[list[str], bool]]:
+    """Return the groups of cases (see `together`) not compared before."""
+    known = verdict.pieces.cases if verdict.pieces is not None else ()
+    new = [a for a in answers if a.case.name not in known]
+    return together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
 
 
 class SecondLook:
@@ -64,7 +75,8 @@ class SecondLook:
             self._runner.begin(LOOK)
             is_rough = verdict.status == DIFFERENT or failed is not None
             is_asked = self._is_asked(verdict, answers, found, is_rough=is_rough)
-            seen = self._seen(verdict, answers, failed, found, is_asked=is_asked) if not self.is_alike else None
+            wrong = _wrong(verdict, failed)
+            seen = self._seen(verdict, answers, wrong, found, is_asked=is_asked, is_rough=is_rough)
         except (Refused, OnnxOptError):
             raise
         except Exception as e:
@@ -100,11 +112,11 @@ class SecondLook:
     def _is_asked(self, verdict: Verification, answers: Sequence[Answer], found: Proof, *, is_rough: bool) -> bool:
         """Return whether outputs are inconclusive. Before expensive work, the files are compared (`_alike`)."""
         by_caller = bool(self._options.pieces or self._options.dtype)
-        is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none or found.untaken)
-        is_sound = not is_rough and not by_caller and self._runner.is_steady
-        self.is_alike = is_sound and is_open and self._alike()
-        self._may_be_alike = is_sound and not is_open
-        return by_caller or is_rough or is_open or bool(_wrong(verdict)) or not self._runner.is_steady
+        is_open = (self._plan.decides and not verdict.exact) or found.is_open
+        is_due = by_caller or is_rough or not self._runner.is_steady
+        self.is_alike = not is_due and is_open and self._alike()
+        self._may_be_alike = not is_due and not is_open
+        return is_due or is_open or bool(_wrong(verdict))
 
     def _alike(self) -> bool:
         """Return whether equal operators on equal constants compute all outputs, according to the files.
@@ -115,34 +127,37 @@ class SecondLook:
             return self._judge.work > _WORTH_READING and self._judge.looked().is_alike()
         return False
 
+    def _turns_out_alike(self, verdict: Verification) -> bool:
+        """Return `_alike`, asked late: outputs are conclusive, and nothing was compared before."""
+        self.is_alike = self._may_be_alike and verdict.pieces is None and self._alike()
+        return self.is_alike
+
     def _seen(
         self,
         verdict: Verification,
         answers: Sequence[Answer],
-        failed: CaseRecord | None,
+        wrong: Collection[str],
         found: Proof,
         *,
         is_asked: bool,
+        is_rough: bool,
     ) -> _Seen | None:
         """Return the pieces, places and noise; None if not needed, or no case can be compared."""
+        if self.is_alike:
+            return None
         is_deep = bool(answers) and self._hides(found)
         all_ = verdict.pieces is not None or is_deep or self._redecides(answers)
-        wrong = _wrong(verdict) | ({failed.name} if failed else set())
-        known = verdict.pieces.cases if verdict.pieces is not None else ()
-        new = [a for a in answers if a.case.name not in known]
-        groups = together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
+        groups = _groups(verdict, answers, wrong, all_=all_)
         if not (is_asked or all_) or not (groups or verdict.pieces):
             return None
-        if self._may_be_alike and verdict.pieces is None and self._alike():
-            self.is_alike = True
+        if self._turns_out_alike(verdict):
             return None
         pieces, places = self._in_groups(verdict.pieces, groups, found)
         if not places:
             pieces = self._with_gaps(pieces, answers, found, is_deep=is_deep)
-        is_rough = verdict.status == DIFFERENT or failed is not None
         noise = {}
         if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
-            names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
+            names = list(dict.fromkeys([*pieces.cases, *chain.from_iterable(group for group, _ in groups)]))
             noise = self._noise(verdict, names, decides=not pieces.complete)
         seen = _Seen(pieces, places, noise)
         return self._beside(verdict, seen, found) if noise and not places else seen
@@ -236,6 +251,10 @@ class SecondLook:
         of_result = not decides and could_jump(self._plan) and not self._options.dtype
         return self._judge.noise(names, differ, told if not decides and names[0] in most else "", of_result)
 
+    def _may_be_unshown(self, verdict: Verification) -> bool:
+        is_asked = self._runner.job.foreign and verdict.agrees and not self._options.by_tolerance
+        return is_asked and not (self._judge.streamed or self._options.dtype or self._plan.random)
+
     def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> list[str]:
         """Return, in words, differences that no case shows in a foreign result.
 
@@ -243,8 +262,7 @@ class SecondLook:
         runtime.
         """
         judge = self._judge
-        is_asked = self._runner.job.foreign and verdict.agrees and answers and not self._options.by_tolerance
-        if is_asked and not (judge.streamed or self._options.dtype or self._plan.random):
+        if answers and self._may_be_unshown(verdict):
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _OVERFLOWING_CASE]
             with contextlib.suppress(Died, *FAILURES):  # unknown then
                 self._runner.begin(UNSHOWN)

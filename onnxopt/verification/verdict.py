@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,12 +38,12 @@ def settle(
 ) -> None:
     """Set the verdict from the second look. `noise`: by case."""
     verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
-    open_ = [o for c in verdict.cases for o in c.outputs if not o.ok]
+    open_ = [o for _, o in _differing(verdict.cases)]
     if any(_is_inexcusable(o) for o in open_):
         return
     if pieces.complete and pieces.cuts > pieces.noisy:
         verdict.status, why = IN_PIECES, "no piece does"
-    elif pieces.complete or (not any(p.is_gross for p in places) and _all_noise(verdict, noise) and (open_ or places)):
+    elif pieces.complete or _is_noise(verdict, places, noise):
         verdict.status, why = WITHIN_NOISE, "rounding alone does as much"
     else:
         verdict.status = DIFFERENT if places else verdict.status
@@ -56,10 +57,18 @@ def _is_inexcusable(output: OutputRecord) -> bool:
     return bool(getattr(output, "against", "")) or output.note.endswith(NOTHING)
 
 
-def _all_noise(verdict: Verification, noise: Mapping[str, Mapping[str, float]]) -> bool:
-    """Return whether rounding alone changes each differing output as much, in the same case."""
-    every = [(noise.get(c.name, verdict.noise), o) for c in verdict.cases for o in c.outputs if not o.ok]
-    return all(o.max_rel <= known.get(o.name, 0.0) for known, o in every)
+def _differing(cases: Sequence[CaseRecord]) -> list[tuple[CaseRecord, OutputRecord]]:
+    return [(c, o) for c in cases for o in c.outputs if not o.ok]
+
+
+def _is_noise(verdict: Verification, places: Sequence[Place], noise: Mapping[str, Mapping[str, float]]) -> bool:
+    """Return whether rounding alone changes each differing output as much, in the same case, and no place is gross.
+
+    False if nothing differs.
+    """
+    every = [(noise.get(c.name, verdict.noise), o) for c, o in _differing(verdict.cases)]
+    is_fine = bool(every or places) and not any(p.is_gross for p in places)
+    return is_fine and all(o.max_rel <= known.get(o.name, 0.0) for known, o in every)
 
 
 def largest(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -108,6 +117,10 @@ def word(
             weak = [*weak, "nodes behind could not run, as their shapes are unknown"]
         verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
     verdict.message += allowed
+    _weaken(verdict, weak)
+
+
+def _weaken(verdict: Verification, weak: Sequence[str]) -> None:
     if weak:
         verdict.status, verdict.reasons = INCONCLUSIVE, [*weak]
         some = [*weak[:3], *([f"and {len(weak) - 3} more"] if len(weak) > 3 else [])]
@@ -162,8 +175,7 @@ def _by_runtime(refusal: str) -> str:
 
 def worst_of(cases: Sequence[CaseRecord]) -> tuple[CaseRecord, OutputRecord] | None:
     """Return (case, output) with the largest difference; None if all agree."""
-    bad = [(c, o) for c in cases for o in c.outputs if not o.ok]
-    return max(bad, key=lambda pair: pair[1].max_rel, default=None)
+    return max(_differing(cases), key=lambda pair: pair[1].max_rel, default=None)
 
 
 def _accusation(verdict: Verification, sizes: bool) -> str:
@@ -178,9 +190,8 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
     if verdict.places:
         place = verdict.places[0]
         more = f" and {len(verdict.places) - 1} more" if len(verdict.places) > 1 else ""
-        text += ("; " if text else "") + f"it goes wrong at `{place.value}`{more}"
-        if worst is None:
-            text += f": {place.record.note}"
+        there = f"it goes wrong at `{place.value}`{more}"
+        text = f"{text}; {there}" if worst is not None else f"{there}: {place.record.note}"
     return text or verdict.message
 
 
@@ -223,6 +234,10 @@ class Proof(NamedTuple):
     taken: list[str]  # conditions with both branches taken
     none: str = ""  # why no case proves anything, or ""
 
+    @property
+    def is_open(self) -> bool:
+        return bool(self.weak or self.none or self.untaken)
+
 
 def proof(
     files: Sequence[Path], plan: Plan, answers: Sequence[Answer], *, fixed: bool, called: Mapping[str, str]
@@ -239,17 +254,21 @@ def proof(
     if not found:
         return Proof({}, {}, [], _PROVES_NOTHING)
     answers = [a for a in answers if a.proves]
+    return Proof(_unless_empty(_weak(found, fixed), files, called), *_branches(files[0], answers))
+
+
+def _weak(found: Sequence[Answer], fixed: bool) -> dict[str, str]:
+    """Return {output that proves nothing: why, in words}."""
     # An output fed in some case (a default given out) is an input.
     names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
     why = {name: proves_nothing([a.evidence[name] for a in found], fixed) for name in names}
-    weak = {name: f"output `{name}` {said}" for name, said in why.items() if said}
-    return Proof(_unless_empty(weak, files, called), *_branches(files[0], answers))
+    return {name: f"output `{name}` {said}" for name, said in why.items() if said}
 
 
 def _branches(original: Path, answers: Sequence[Answer]) -> tuple[dict[str, str], list[str]]:
     """Return ({condition: branch never taken, in words}, conditions with both branches taken)."""
     branches: dict[str, set[bool]] = {}
-    for name, taken in (found for answer in answers for found in answer.branches.items()):
+    for name, taken in chain.from_iterable(answer.branches.items() for answer in answers):
         branches.setdefault(name, set()).add(taken)
     missing = {name: not known.pop() for name, known in branches.items() if len(known) == 1}
     both = [name for name in branches if name not in missing]

@@ -179,12 +179,16 @@ class Verifier:
         if rename is not None:
             self.options = replace(self.options, rename=dict(rename))
         self._submission = Submission(str(path), self.options, self.declared)
+        self._pass_on(self._submission)
+
+    def _pass_on(self, submission: Submission) -> None:
+        """Pass a submission to the worker, which has the original open."""
         if not self._is_open:
             self._open()
         elif self._has_run:
             self._limit()
         if self._service is not None and self._service.alive and not self._job.stepwise:
-            self._post("verify", self._submission)
+            self._post("verify", submission)
 
     @property
     def provider(self) -> str:

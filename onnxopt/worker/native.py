@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, ValueInfoProto, checker
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, checker
 
 from onnxopt.proto.element_types import CAST_OTHERWISE
 from onnxopt.proto.messages import Array, array_to_tensor, element_type, is_external, numpy_dtype
@@ -45,17 +45,12 @@ class Native:
         given = {t.name: t for t in model.graph.initializer}
         made: dict[str, Array] = {}
         for i, node in enumerate(model.graph.node):
-            reads = [name for name in dict.fromkeys(node.input) if name]
+            reads = [*dict.fromkeys(filter(None, node.input))]
             if i in leave_out or any(name not in given and name not in made for name in reads):
                 continue
             self.tell(str(i))
-            one = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-            one.graph.name = model.graph.name
-            one.graph.node.append(node)
-            one.graph.initializer.extend(
-                given[name] if name in given else array_to_tensor(made[name], name) for name in reads
-            )
-            one.graph.output.extend(ValueInfoProto(name=name) for name in node.output if name)
+            operands = [given[name] if name in given else array_to_tensor(made[name], name) for name in reads]
+            one = _model_of(model, node, operands)
             made |= {name: array for name, array in self._evaluate_node(one).items() if array.nbytes <= most}
         return {name: array for name, array in made.items() if name in wanted}
 
@@ -187,6 +182,16 @@ def _is_text(path: str) -> bool:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, or the error's type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _model_of(model: ModelProto, node: NodeProto, operands: Sequence[TensorProto]) -> ModelProto:
+    """Return a model of a single node. `operands`: constants."""
+    one = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    one.graph.name = model.graph.name
+    one.graph.node.append(node)
+    one.graph.initializer.extend(operands)
+    one.graph.output.extend(ValueInfoProto(name=name) for name in node.output if name)
+    return one
 
 
 def _has_shape(value: ValueInfoProto) -> bool:

@@ -60,6 +60,13 @@ class Service:
         self._posted.append(method)
         self._worker.send((method, args))
 
+    def _limits(self) -> tuple[float, float]:
+        """Return the deadline of the next answer and the seconds it may take."""
+        if self.deadline is not None:
+            return self.deadline, self._timeout
+        timeout = self._timeout if self._has_started else max(self._timeout, _TO_START)
+        return time.monotonic() + timeout, timeout
+
     def call(self, method: str, *args: Any) -> Any:
         """Return the method's result, or raise its error. Raises Died."""
         if not self.is_asked(method):
@@ -69,11 +76,7 @@ class Service:
         assert self._worker is not None
         try:
             while True:
-                timeout, deadline = self._timeout, self.deadline
-                if deadline is None:
-                    timeout = timeout if self._has_started else max(timeout, _TO_START)
-                    deadline = time.monotonic() + timeout
-                kind, value = self._worker.receive(deadline, timeout)
+                kind, value = self._worker.receive(*self._limits())
                 self.heard = self.heard or time.monotonic()
                 self._has_started = True
                 if kind not in ("state", "event"):
