@@ -215,16 +215,23 @@ def sizes(
 
     base: accepted sizes. Far larger inputs are left out. is_heavy: the second case has a batch of 1, and no third case.
     """
+    if is_heavy and recipe == SINGLE:
+        return
     tried: list[dict[str, int]] = []
     most = _FIRST if base is None else _room(plan, base)
-    alone = dict.fromkeys(filter(plan.is_batch, plan.symbols), 1) if is_heavy and recipe == OWN[1] else {}
+    alone = dict.fromkeys(plan.batch, 1) if is_heavy and recipe == OWN[1] else {}
+    for way in _ways(plan, recipe, base):
+        choice = type(way)(way | alone)
+        if choice not in tried and (not choice or plan.elements(choice) <= most):
+            tried.append(choice)
+            yield choice
+
+
+def _ways(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
+    """Yield sizes, each with many rows first if few may hide a difference."""
     rows = _rows(plan, recipe) if base is not None and not recipe.tame else {}
-    for known in _sizes(plan, recipe, base) if not (is_heavy and recipe == SINGLE) else ():
-        ways = [Trial(known | rows), known] if rows else [known]
-        for choice in (type(way)(way | alone) for way in ways):
-            if choice not in tried and (not choice or plan.elements(choice) <= most):
-                tried.append(choice)
-                yield choice
+    for known in _sizes(plan, recipe, base):
+        yield from [Trial(known | rows), known] if rows else [known]
 
 
 def _room(plan: Plan, base: dict[str, int]) -> int:
@@ -249,14 +256,21 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         yield from _of_size(plan, recipe, base, recipe.size)
     elif recipe.beyond:
         yield from _beyond(plan, recipe, base, plan.limits[recipe.beyond - 1])
-    elif base is not None and recipe.longer:
-        longer = ({s: n if plan.is_batch(s) else n * factor for s, n in base.items()} for factor in _FACTORS)
-        yield from (c for c in longer if c != base and plan.elements(c) <= _BRIEF)
-    elif base is not None and recipe.single:
-        yield from [base | dict.fromkeys(plan.batch, 1)] if any(base[s] > 1 for s in plan.batch) else []
     elif not (recipe.longer or recipe.single):
         yield from _others(plan, recipe, base) if recipe.other and base is not None else ()
         yield from _usual(plan, recipe, base)
+    elif base is not None:
+        yield from _longer(plan, base) if recipe.longer else _single(plan, base)
+
+
+def _longer(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
+    longer = ({s: n if plan.is_batch(s) else n * factor for s, n in base.items()} for factor in _FACTORS)
+    return (c for c in longer if c != base and plan.elements(c) <= _BRIEF)
+
+
+def _single(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
+    if any(base[s] > 1 for s in plan.batch):
+        yield base | dict.fromkeys(plan.batch, 1)
 
 
 def _of_size(plan: Plan, recipe: Recipe, base: dict[str, int] | None, size: int) -> Iterator[dict[str, int]]:
@@ -278,26 +292,34 @@ def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int)
         yield base | dict.fromkeys(involved, limit)
     if _is_light(plan, limit):
         yield dict.fromkeys(plan.symbols, limit)
-    if not plan.windows or plan.bytes * limit**2 <= _WORK:
-        yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
+    yield from _among_others(plan, limit)
     if base is not None and plan.batch:
         yield base | dict.fromkeys(plan.batch, limit)
 
 
+def _among_others(plan: Plan, limit: int) -> Iterator[dict[str, int]]:
+    """Yield sizes with the limit in any dim, unless images of the limit in both dims are too much work."""
+    if not plan.windows or plan.bytes * limit**2 <= _WORK:
+        yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
+
+
 def _others(plan: Plan, recipe: Recipe, base: dict[str, int]) -> Iterator[dict[str, int]]:
     """Yield sizes that all differ from the accepted sizes, including batches."""
-    batches = plan.batch
-    changing = [s for s in plan.symbols if s not in batches and s not in plan.demanded]
-    later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # earlier choices failed
-    most = _LARGER * max(base.values(), default=1)  # far larger inputs take long to fail
-    fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in changing))
-    another = {s: base[s] + (base[s] > 1) for s in batches}  # if 1 was required, larger batches failed
-    for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
-        choice |= {s: another[s] for s in batches if choice[s] in (1, base[s])}
-        yield from _ragged(plan, recipe, choice | dict.fromkeys(batches, 1), 1)  # a refusal costs little
+    another = {s: base[s] + (base[s] > 1) for s in plan.batch}  # if 1 was required, larger batches failed
+    for choice in itertools.islice(_later(plan, base), _ATTEMPTS):
+        choice |= {s: n for s, n in another.items() if choice[s] in (1, base[s])}
+        yield from _ragged(plan, recipe, choice | dict.fromkeys(another, 1), 1)  # a refusal costs little
         yield from _apart(plan, recipe, choice)
         yield choice
     yield base | another
+
+
+def _later(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Return the choices after the accepted sizes that differ in all dims except batches and required sizes."""
+    later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # earlier choices failed
+    most = _LARGER * max(base.values(), default=1)  # far larger inputs take long to fail
+    fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in plan.free))
+    return (c for c in fitting if c != base)
 
 
 def _usual(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
@@ -328,16 +350,22 @@ def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial
     batches = [s for s in free if plan.is_batch(s)]
     tried = [choice]
     for changing, stride in ((free, plan.stride), (free, 1), (batches, 1)):
-        found, used = Trial(choice), {n for s, n in choice.items() if s not in changing}
-        for symbol in changing:
-            step = 1 if symbol in batches else stride
-            size = next(n for n in itertools.count(choice[symbol]) if n not in used and n % step == 1 % step)
-            if plan.elements(found | {symbol: size}) <= _room(plan, choice):
-                found[symbol] = size
-                used.add(size)
+        found = _distinct(plan, choice, changing, {s: 1 if s in batches else stride for s in changing})
         if found not in tried:
             tried.append(found)
             yield found
+
+
+def _distinct(plan: Plan, choice: dict[str, int], changing: Collection[str], steps: dict[str, int]) -> Trial:
+    """Return the choice with distinct sizes for the changing dims, each 1 more than a multiple of its step."""
+    found, used = Trial(choice), {n for s, n in choice.items() if s not in changing}
+    for symbol in changing:
+        step = steps[symbol]
+        size = next(n for n in itertools.count(choice[symbol]) if n not in used and n % step == 1 % step)
+        if plan.elements(found | {symbol: size}) <= _room(plan, choice):
+            found[symbol] = size
+            used.add(size)
+    return found
 
 
 def _ragged(plan: Plan, recipe: Recipe, choice: dict[str, int], which: int) -> Iterator[Trial]:

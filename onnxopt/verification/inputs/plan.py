@@ -55,7 +55,7 @@ class InputSpec:
     @property
     def asks(self) -> bool:
         """Whether wide values prove more than small values."""
-        if not self.use.asks or self.is_mask or self.kind in ("bool", "") or self._is_met:
+        if not self.use.asks or self._is_settled:
             return False
         if self.kind in _WIDE_INTEGERS or self.use.words or self.use.whole:
             return True
@@ -71,33 +71,47 @@ class InputSpec:
         """Whether all floats may lie on the same side of a levelling breakpoint."""
         return self.kind in _FLOAT_NAMES and self.use.levelled and not self.is_mask
 
+    @property
+    def _is_settled(self) -> bool:
+        """Whether small values are all that the input has to take."""
+        return self.is_mask or self.kind in ("bool", "") or self._is_met
+
+    @property
+    def _is_size(self) -> bool:
+        return self.use.role == SIZE and self.kind in _WIDE_INTEGERS
+
     def meeting(self, other: Use) -> InputSpec:
         """Return the spec with breakpoints of a second use, except those equal up to rounding.
 
         Integers stay within the accepted range. A size or trip count may be any small number.
         """
-        is_size = self.use.role == SIZE and self.kind in _WIDE_INTEGERS
-        if UNKNOWN in (self.use.role, other.role) or not (self.kind in _FLOAT_NAMES or self._takes_others or is_size):
+        is_met = self.kind in _FLOAT_NAMES or self._takes_others or self._is_size
+        if UNKNOWN in (self.use.role, other.role) or not is_met:
             return self
-        new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
-        new = [e for e in new if 0 < e <= LARGE_SIZE] if is_size else new
-        levelled, exact = self.use.levelled or other.levelled, self.use.exact or other.exact
-        if not new and (is_size or (levelled, exact) == (self.use.levelled, self.use.exact)):
+        new = self._other_edges(other)
+        levelled, exact = self.use.levelled | other.levelled, self.use.exact | other.exact
+        if not new and (self._is_size or (levelled, exact) == (self.use.levelled, self.use.exact)):
             return self
         return replace(self, use=replace(self.use, edges=(*self.use.edges, *new), levelled=levelled, exact=exact))
+
+    def _other_edges(self, other: Use) -> list[float]:
+        new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
+        return [e for e in new if 0 < e <= LARGE_SIZE] if self._is_size else new
 
     @property
     def _takes_others(self) -> bool:
         """Whether the accepted integers are known. A size without comparands stays unchanged."""
-        return self.kind in _WIDE_INTEGERS and (
-            self.use.role == FREE or (self.use.role == INDEX and self.bound is not None)
-        )
+        return self.kind in _WIDE_INTEGERS and (self.use.role == FREE or self._is_token)
+
+    @property
+    def _is_token(self) -> bool:
+        """Whether the input indexes an axis of known size."""
+        return self.use.role == INDEX and self.bound is not None
 
     @property
     def _is_met(self) -> bool:
         """Whether the input is a token id with every breakpoint fed in any case."""
-        token = self.use.role == INDEX and self.bound is not None
-        return token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
+        return self._is_token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
 
     @property
     def is_mask(self) -> bool:
@@ -165,7 +179,7 @@ class Plan:
     def flags(self) -> list[str]:
         """Inputs that are single booleans."""
         every = (i for i in self.inputs if i.kind == "bool" and not i.sequence and not i.is_mask)
-        return [i.name for i in every if all(d == 1 for d in i.shape)]
+        return [i.name for i in every if {*i.shape} <= {1}]
 
     @property
     def free(self) -> list[str]:
@@ -180,13 +194,15 @@ class Plan:
 
     def is_batch(self, symbol: str) -> bool:
         """Return whether a symbol looks like a batch, by name or position."""
-        if symbol in self.demanded:
+        if symbol in self.demanded or self._counts_samples(symbol):
             return False
-        if len(symbol) == 1 and any(
-            symbol in i.shape[1:] and re.search(_BATCH, f"{i.shape[0]}") and i.shape[0] != symbol for i in self.inputs
-        ):
-            return False  # N samples of a batch
         return re.search(_BATCH, symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
+
+    def _counts_samples(self, symbol: str) -> bool:
+        """Return whether a symbol of a single letter stands behind a batch, for N samples each."""
+        return len(symbol) == 1 and any(
+            symbol in i.shape[1:] and re.search(_BATCH, f"{i.shape[0]}") and i.shape[0] != symbol for i in self.inputs
+        )
 
     @property
     def batch(self) -> list[str]:
@@ -230,6 +246,10 @@ class Plan:
         """Return whether values are given for all inputs."""
         return bool(self.inputs) and not self.left(given)
 
+    def input(self, name: str) -> InputSpec | None:
+        """Return the input of a name, else None."""
+        return next((i for i in self.inputs if i.name == name), None)
+
     def left(self, given: Collection[str]) -> list[InputSpec]:
         """Return the inputs without given values."""
         return [i for i in self.inputs if i.name not in given]
@@ -259,18 +279,20 @@ class Plan:
 
     def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
         """Yield sizes of given inputs at the same position, then further sizes, and sums of two."""
-        like: dict[str, int] = {}
-        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
-            near = [s[k] for s in shapes if len(s) == rank] or [s[0] for s in shapes if not k] or [2]
-            if isinstance(symbol, str):
-                like.setdefault(symbol, near[0])
-        yield like
+        yield (like := self._like(shapes))
         sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
         sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
         free = [s for s in like if s not in self.batches and not self.is_batch(s)]
         composite = self._composite(free)
         for changed in (composite, free) if 0 < len(composite) < len(free) else (free,):
             yield from (like | dict.fromkeys(changed, size) for size in sizes)
+
+    def _like(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        like: dict[str, int] = {}
+        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
+            if isinstance(symbol, str):
+                like.setdefault(symbol, _size_at(k, rank, shapes))
+        return like
 
     def fix(self, dims: dict[str, int]) -> None:
         """Fix sizes of dynamic dims."""
@@ -287,18 +309,35 @@ class Plan:
 
     def _choices(self, sizes: Sequence[int]) -> Iterator[dict[str, int]]:
         symbols = self.symbols
-        windows = [] if sizes else [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
-        likely = [] if sizes else self.likely
-        left = {s: n for s, n in self.traced.items() if s in symbols and not sizes}
-        traced = [dict.fromkeys(symbols, 3) | left] if left else []
-        counts = (3,) if sizes else (3, 1)  # maxima of a batch
-        sizes = sizes or (*_CANDIDATE_SIZES, *(n for n in self.baked if n not in _CANDIDATE_SIZES), *_AUDIO_SIZES)
         if not symbols:
             yield {}
-            return
-        yield from likely
-        for i, window in enumerate(windows):
-            yield dict.fromkeys(symbols, 2 + i) | window
+        elif sizes:
+            yield from self._of_sizes(sizes, (3,), [], [])
+        else:
+            yield from self.likely
+            yield from self._usual(symbols)
+
+    def _own_windows(self, symbols: Sequence[str]) -> list[dict[str, int]]:
+        return [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
+
+    def _usual(self, symbols: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Yield sizes that suit windows and traced sizes, and all further sizes of the same kind."""
+        windows = self._own_windows(symbols)
+        yield from (dict.fromkeys(symbols, 2 + i) | window for i, window in enumerate(windows))
+        left = {s: n for s, n in self.traced.items() if s in symbols}
+        traced = [dict.fromkeys(symbols, 3) | left] if left else []
+        more = (n for n in self.baked if n not in _CANDIDATE_SIZES)
+        yield from self._of_sizes((*_CANDIDATE_SIZES, *more, *_AUDIO_SIZES), (3, 1), windows, traced)
+
+    def _of_sizes(
+        self,
+        sizes: Sequence[int],
+        counts: Sequence[int],
+        windows: Sequence[dict[str, int]],
+        traced: Sequence[dict[str, int]],
+    ) -> Iterator[dict[str, int]]:
+        """Yield choices of the sizes, beside windows and traced sizes. counts: maxima of a batch."""
+        symbols = self.symbols
         for count in counts if self.batch else counts[:1]:
             for i, window in enumerate(windows):  # dims beside the windows may be equally long
                 yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(self.batch, min(2 + i, count))
@@ -306,8 +345,7 @@ class Plan:
             yield next(usual)
             yield from traced
             yield from usual
-        for size in sizes:
-            yield dict.fromkeys(symbols, size)
+        yield from (dict.fromkeys(symbols, size) for size in sizes)
         single = [s for s in symbols if s in self.batches and s not in self.batch]
         for size in sizes if 0 < len(single) < len(symbols) else ():  # traced with a single image
             yield dict.fromkeys(symbols, size) | dict.fromkeys(single, 1)
@@ -333,11 +371,24 @@ class Plan:
 
     def _lone(self, symbols: Sequence[str]) -> list[str]:
         """Return symbols of a single integer input that indexes nothing, like a mask, beside a past of floats."""
-        if not any(i.kind in _FLOAT_NAMES and len(i.shape) > 2 for i in self.inputs):
+        if not self._has_past:
             return []
-        whose = {s: [i for i in self.inputs if s in i.shape] for s in symbols if not self.is_batch(s)}
+        whose = {s: self._having(s) for s in symbols if not self.is_batch(s)}
         alone = {s: found[0] for s, found in whose.items() if len(found) == 1 and len(whose) > 1}
         return [s for s, i in alone.items() if i.bound is None and i.kind in (*_WIDE_INTEGERS, "bool")]
+
+    @property
+    def _has_past(self) -> bool:
+        return any(i.kind in _FLOAT_NAMES and len(i.shape) > 2 for i in self.inputs)
+
+    def _having(self, symbol: str) -> list[InputSpec]:
+        return [i for i in self.inputs if symbol in i.shape]
+
+
+def _size_at(k: int, rank: int, shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return the size at a position in shapes of a rank, else the first size of any shape, else 2."""
+    near = [s[k] for s in shapes if len(s) == rank] or [s[0] for s in shapes if not k] or [2]
+    return near[0]
 
 
 def _is_near(a: float, b: float) -> bool:

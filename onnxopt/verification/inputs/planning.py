@@ -32,7 +32,7 @@ from onnxopt.verification.model.decisions import (
     is_fixed,
     is_random_model,
 )
-from onnxopt.verification.model.nodes import int_of, operator_names
+from onnxopt.verification.model.nodes import int_of, operators_of
 from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS, having
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker import spare
@@ -45,19 +45,30 @@ _ROOM: Final = 1 << 28  # bytes of memory for inference
 def least(path: str, feeds: dict[str, Any]) -> int:
     """Return a lower bound of the bytes of values alive at once in the main graph; 0 if unknown."""
     graph = _inferred(path, feeds)
-    sizes: Counter[str] = Counter()
-    for info in (*graph.value_info, *graph.output):
-        tensor = info.type.tensor_type
-        if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
-            sizes[info.name] = tensor_bytes(tensor.elem_type, (d.dim_value for d in tensor.shape.dim))
+    sizes = _known_bytes(graph)
     last = {name: i for i, node in enumerate(graph.node) for name in node.input}
     last |= {o.name: len(graph.node) for o in graph.output}
+    return _most_alive(graph, sizes, last)
+
+
+def _most_alive(graph: GraphProto, sizes: Mapping[str, int], last: Mapping[str, int]) -> int:
+    """Return the most bytes of values alive at once. last: {value: its last reader}."""
     live = most = 0
     for i, node in enumerate(graph.node):
         live += sum(sizes[name] for name in node.output)
         most = max(most, live)
         live -= sum(sizes[name] for name in {*node.input, *node.output} if last.get(name, i) == i)
     return most
+
+
+def _known_bytes(graph: GraphProto) -> Counter[str]:
+    """Return {value computed in the main graph: its bytes}, if its shape is known."""
+    sizes: Counter[str] = Counter()
+    for info in (*graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
+            sizes[info.name] = tensor_bytes(tensor.elem_type, (d.dim_value for d in tensor.shape.dim))
+    return sizes
 
 
 def products(path: str, feeds: dict[str, Any]) -> int:
@@ -109,24 +120,18 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     """Return the plan of the original. array: reads initializers with data outside `proto`; uses: if known."""
     uses = uses or Uses(proto.graph, proto.functions)
     graph = uses.graph
-    ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
+    ops = operators_of(graph, proto.functions)
     plan = Plan(names=[i.name for i in graph.input])
     _add_inputs(plan, proto, uses, array)
     plan.random = is_random_model(proto)
     plan.stateful = any(int_of(n, "training_mode") for n in graph.node if n.op_type == "BatchNormalization")
-    if not ops.isdisjoint(MAY_DECIDE):
-        deciding = Deciding(graph, proto.functions)
-        plan.decides = bool(deciding.nodes)
-        plan.decisions, plan.steps, plan.within = deciding.others, deciding.steps, deciding.within
-    plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
-    plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
-    plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
+    _add_operators(plan, graph, proto.functions, ops)
     if plan.symbols:
         _add_sizes(plan, graph, proto.functions, windows=not WINDOWS.isdisjoint(ops))
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
-    if "If" in ops or "Loop" in ops:
+    if not ops.isdisjoint(("If", "Loop")):
         can_change = Changing(graph, functions=proto.functions)
         plan.conditions = conditions(graph, can_change)
         plan.hides = hides(graph, can_change, plan.conditions)
@@ -140,6 +145,17 @@ def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[Tens
     if proto.ir_version >= 4:  # before, every initializer had to be listed as an input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
+
+
+def _add_operators(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], ops: frozenset[str]) -> None:
+    """Set the properties that follow from operators which decide, mute or cut off values."""
+    if not ops.isdisjoint(MAY_DECIDE):
+        deciding = Deciding(graph, functions)
+        plan.decides = bool(deciding.nodes)
+        plan.decisions, plan.steps, plan.within = deciding.others, deciding.steps, deciding.within
+    plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
+    plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
+    plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
 
 
 def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
@@ -162,11 +178,6 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
     if which != "tensor_type":
         return InputSpec(name, "", why=f"input `{name}` is a {which or 'value of unknown type'}")
     tensor = kind.tensor_type
-    shape: tuple[int | str, ...] = tuple(
-        d.dim_value if is_fixed(d) else d.dim_param or f"{name}[{i}]" for i, d in enumerate(tensor.shape.dim)
-    )
-    if not tensor.HasField("shape"):
-        shape = (f"{name}[0]", f"{name}[1]")
     if not tensor.elem_type:
         raise ValueError(f"input `{name}` has no element type")  # an invalid model, reported by its loader
     known = BY_CODE.get(tensor.elem_type)
@@ -174,7 +185,15 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
         return InputSpec(name, "", why=f"input `{name}` is {'complex' if known else 'of unknown type'}")
     use = found.get(name, NO_USE)
     bound, compared = (use.bound, use.decisive) if known.kind in "iu" else (None, ())
-    return InputSpec(name, known.name, shape, bound=bound, use=use, compared=compared)
+    return InputSpec(name, known.name, _declared(name, tensor), bound=bound, use=use, compared=compared)
+
+
+def _declared(name: str, tensor: TypeProto.Tensor) -> tuple[int | str, ...]:
+    """Return the shape of an input, with a name for each unknown dim, and of two dims for an unknown rank."""
+    if not tensor.HasField("shape"):
+        return f"{name}[0]", f"{name}[1]"
+    dims = enumerate(tensor.shape.dim)
+    return tuple(d.dim_value if is_fixed(d) else d.dim_param or f"{name}[{i}]" for i, d in dims)
 
 
 # -- the optimizer's own cases ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.uses import Uses
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import int_of, numbers, operator_names
+from onnxopt.verification.model.nodes import int_of, numbers, operators_of
 from onnxopt.verification.model.operators import (
     AFFINE,
     DATA,
@@ -110,33 +110,55 @@ class Sizes(Shapes):
         elif node.op_type == "Slice":
             self._steps.update(map(abs, call.integers(4, "steps") or ()))
         elif node.op_type == "Gather":
-            self._taken.setdefault(node.input[0], set()).update(self.integers(node.input[1]) or ())
+            self._taken.setdefault(node.input[0], set()).update(self._numbers(node.input[1]))
         elif node.op_type == "Concat":  # perhaps of a target
-            self._targets.update(n for name in node.input for n in self.integers(name) or ())
+            for name in node.input:
+                self._targets.update(self._numbers(name))
         elif node.op_type in _TARGETS and len(node.input) > 1:
-            target = [n if isinstance(n, int) and n > 0 else 0 for n in call.elements[1] or ()]
-            self._targets.update(target)
-            dims = call.shapes[0] if node.op_type == "Reshape" else ()
-            pairs = list(zip(dims or (), target)) if len(dims or ()) == len(target) else []
-            required = all(n and (isinstance(d, str) or d == n) for d, n in pairs)
-            found = self.required if required else self._traced
-            for d, n in pairs:
-                if isinstance(d, str) and n:
-                    found.setdefault(d, n)
+            self._see_target(call)
+
+    def _numbers(self, name: str) -> Sequence[int]:
+        return self.integers(name) or ()
+
+    def _see_target(self, call: Call) -> None:
+        """Record the sizes in the target of a Reshape or Expand."""
+        target = [n if isinstance(n, int) and n > 0 else 0 for n in call.elements[1] or ()]
+        self._targets.update(target)
+        if call.node.op_type == "Reshape":
+            self._reshape(call.shapes[0] or (), target)
+
+    def _reshape(self, dims: Shape, target: Sequence[int]) -> None:
+        """Record the sizes in place of symbols in a target of the same rank; 0 stands for computed sizes."""
+        if len(dims) != len(target):
+            return
+        required = all(n and (isinstance(d, str) or d == n) for d, n in zip(dims, target))
+        found = self.required if required else self._traced
+        for d, n in zip(dims, target):
+            if isinstance(d, str) and n:
+                found.setdefault(d, n)
 
     def _ask(self, call: Call) -> None:
         """Record the size required by a weight."""
-        at, mine, theirs = WEIGHTS[call.node.op_type]
+        at, mine, theirs = _weight(call)
         dims, weight = call.shapes[0], call.shapes[at] if len(call.shapes) > at else None
         if dims is None or weight is None:
             return
-        if call.node.op_type == "Gemm":
-            mine, theirs = int(not call.number("transA")), int(bool(call.number("transB")))
-        if -len(weight) <= theirs < len(weight) and -len(dims) <= mine < len(dims):
+        symbol, size = _at(dims, mine), _at(weight, theirs)
+        if isinstance(size, int) and size > 0 and isinstance(symbol, str):  # else unknown
             groups = call.number("group") or 1 if theirs == 1 else 1
-            symbol, size = dims[mine], weight[theirs]
-            if isinstance(size, int) and size > 0 and isinstance(symbol, str):  # else unknown
-                self.required.setdefault(symbol, size * groups)
+            self.required.setdefault(symbol, size * groups)
+
+
+def _at(shape: Shape, axis: int) -> int | str:
+    """Return the size of an axis; unknown beyond the rank."""
+    return shape[axis] if -len(shape) <= axis < len(shape) else UNKNOWN
+
+
+def _weight(call: Call) -> tuple[int, int, int]:
+    """Return (operand that is the weight, axis of the size in the data, axis of the size in the weight)."""
+    if call.node.op_type == "Gemm":
+        return WEIGHTS["Gemm"][0], int(not call.number("transA")), int(bool(call.number("transB")))
+    return WEIGHTS[call.node.op_type]
 
 
 def _dims(info: ValueInfoProto) -> list[str]:
@@ -201,10 +223,15 @@ def affordable(sizes: Iterable[int], plan: Plan, work: int = _WORK, known: Run |
     """
     few = [n for n in sizes if plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
     if known is not None:
-        most = _PRODUCTS * plan.elements(known.dims)
-        larger = [{**known.dims, **dict.fromkeys(plan.batch or plan.symbols, n)} for n in few]
-        few = [n for n, dims in zip(few, larger) if known.products * plan.elements(dims) <= most]
+        few = _brief(few, plan, known)
     return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
+
+
+def _brief(sizes: Sequence[int], plan: Plan, known: Run) -> list[int]:
+    """Return the sizes of few enough multiplications, estimated by a run."""
+    most = _PRODUCTS * plan.elements(known.dims)
+    larger = [{**known.dims, **dict.fromkeys(plan.batch or plan.symbols, n)} for n in sizes]
+    return [n for n, dims in zip(sizes, larger) if known.products * plan.elements(dims) <= most]
 
 
 class _Sized(NamedTuple):
@@ -223,7 +250,7 @@ class Limits(Forward[_Sized]):
         self.numbers: Counter[tuple[int, frozenset[str]]] = Counter()
         self.positions: list[tuple[TensorProto, int]] = []  # (constant sliced or indexed by computed numbers, axis)
         self._given = {i.name for i in graph.input}
-        asks = operator_names(n for nodes in (graph.node, *(f.node for f in functions)) for n in nodes)
+        asks = operators_of(graph, functions)
         if asks & _CUTTING or (asks & MEASURING and asks & _LIMITING):  # no further operators have limits
             self._known = shapes_of(graph, functions)
             self.walk(graph)
@@ -232,18 +259,22 @@ class Limits(Forward[_Sized]):
         return _Sized(max(a.below, b.below), a.dims | b.dims)
 
     def transfer(self, node: NodeProto, reads: Sequence[_Sized | None]) -> Sequence[_Sized | None]:
-        kind, row = node.op_type, operator(node.op_type)
         if node.domain not in STANDARD:
             return []
-        sized = [s for k, s in enumerate(reads) if s is not None and (kind == "Range" or row.role(k) == DATA)]
-        known = functools.reduce(self.join, sized) if sized else None
+        known = self._sized(node.op_type, reads)
         for number, dims in self._limits(node, known) if known else self._cuts(node):
             # No size reaches a limit of fixed dims.
             if dims and _ALWAYS_TRIED < number <= _MAX_LIMIT:
                 self.numbers[number, dims] += 1
-        if kind in ("Gather", "Slice"):
+        if node.op_type in ("Gather", "Slice"):
             self._read_table(node)
         return [self._made(node, known)] * len(node.output)
+
+    def _sized(self, kind: str, reads: Sequence[_Sized | None]) -> _Sized | None:
+        """Return the joined facts of the data of a node."""
+        row = operator(kind)
+        sized = [s for k, s in enumerate(reads) if s is not None and (kind == "Range" or row.role(k) == DATA)]
+        return functools.reduce(self.join, sized) if sized else None
 
     def _made(self, node: NodeProto, known: _Sized | None) -> _Sized | None:
         elements = self._known.get(node.output[0], Known()).elements if node.output else None
@@ -272,11 +303,14 @@ class Limits(Forward[_Sized]):
         shape, names = self._shape(node.input[0]), [*node.input, "", "", ""]
         if node.op_type == "Trilu":  # a diagonal begins in its corner
             yield from ((n + 1, _symbols(shape[-2:])) for n in self._integers(names[1]))
-            return
+        else:
+            yield from self._ends(shape, names)
+
+    def _ends(self, shape: Shape, names: Sequence[str]) -> Iterator[tuple[int, frozenset[str]]]:
         axes = self._elements(names[3])
         for k, end in ((k, end) for name in names[1:3] for k, end in enumerate(self._elements(name))):
             axis = axes[k] if axes else len(shape) if names[3] else k
-            yield abs(end), _symbols([shape[axis] if -len(shape) <= axis < len(shape) else UNKNOWN])
+            yield abs(end), _symbols([_at(shape, axis)])
 
     def _elements(self, name: str) -> list[int]:
         return integers_of(self.constants[name]) if name in self.constants else []
@@ -324,8 +358,8 @@ def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
     for name, mine in a.uses.tables.items() if theirs else ():
         for (x, shift), (y, _) in zip(mine, theirs.get(name, ())):
             rows = _differing(a.skeleton, x, b.skeleton, y)
-            few = [] if len(rows) == next(iter(x.dims), 0) else rows[:: max(len(rows) // _ROWS, 1)][:_ROWS]
-            if few:
+            if rows and len(rows) != next(iter(x.dims), 0):
+                few = rows[:: max(len(rows) // _ROWS, 1)][:_ROWS]
                 found[name] = (*found.get(name, ()), *(n - shift for n in few if n >= shift))
     return found
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.proto.element_types import TYPES
 from onnxopt.verification.model.dataflow import Forward
@@ -135,15 +135,20 @@ class Uses(Forward[_Trace]):
         self._shapes = {i.name: _dims(i) for i in graph.input}
         listed = {t.name for t in graph.initializer}
         for i in graph.input:
-            kind = i.type.tensor_type.elem_type if i.type.HasField("tensor_type") else 0
-            if kind in _READABLE and i.name not in listed:
-                inputs = frozenset((i.name,)) if kind not in _FLOAT_CODES and kind != _STRING else frozenset[str]()
-                self.facts[i.name] = _Trace(((i.name, 1.0, 0.0, True),), inputs)
-                self.found[i.name]
+            if i.name not in listed:
+                self._begin(i)
         self._sized: set[str] = set()  # inputs cast to integers that are used beyond arithmetic
         self.walk(graph)
         for name in self._sized:
             self.found[name].whole = ()
+
+    def _begin(self, given: ValueInfoProto) -> None:
+        """Follow an input, if its elements can be read."""
+        name, kind = given.name, given.type.tensor_type.elem_type if given.type.HasField("tensor_type") else 0
+        if kind in _READABLE:
+            inputs = frozenset((name,)) if kind not in _FLOAT_CODES and kind != _STRING else frozenset[str]()
+            self.facts[name] = _Trace(((name, 1.0, 0.0, True),), inputs)
+            self.found[name]
 
     # -- transfer of facts --------------------------------------------------------------------------------
 
@@ -191,10 +196,9 @@ class Uses(Forward[_Trace]):
         kind = node.op_type
         roots = self._affine(node, reads) if kind in AFFINE else ()
         if kind in HANDED_ON:
-            every = data if kind in _JOINING else data[:1]
-            moved = ((n, a, b, is_exact and kind in _MOVING) for t in every for n, a, b, is_exact in t.roots)
-            roots = tuple(dict.fromkeys(moved))[:_ROOTS]
-        inputs, cast = (frozenset().union(*found) for found in ([t.inputs for t in data], [t.cast for t in data]))
+            roots = _handed_on(kind, data)
+        inputs = frozenset[str]().union(*(t.inputs for t in data))
+        cast = frozenset[str]().union(*(t.cast for t in data))
         if not (roots or inputs or cast):
             return None
         made = _Trace(roots, inputs, any(t.floating for t in data), cast)
@@ -208,11 +212,14 @@ class Uses(Forward[_Trace]):
             for name in trace.inputs:
                 self.found[name].floats = True
         elif trace.floating or not (trace.inputs or trace.cast):
-            for name, a, b, _ in trace.roots:
-                if abs(a) > _TINY:
-                    self._add(name, "whole", ((end - b) / a for end in _ENDS.get(to, ())))
+            self._narrow(trace, _ENDS.get(to, ()))
             trace = trace._replace(cast=trace.cast.union(name for name, *_ in trace.roots))
         return trace._replace(floating=to in _FLOAT_CODES)
+
+    def _narrow(self, trace: _Trace, ends: Sequence[float]) -> None:
+        for name, a, b, _ in trace.roots:
+            if abs(a) > _TINY:
+                self._add(name, "whole", ((end - b) / a for end in ends))
 
     def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> _Roots:
         kind, found = node.op_type, list[tuple[str, float, float, bool]]()
@@ -221,17 +228,19 @@ class Uses(Forward[_Trace]):
             step = _step(kind, k, other)
             if trace is None or step is None:
                 continue
+            self._meet_large(kind, trace, *step)
             factor, term = step
-            for name, a, b, is_exact in trace.roots:
-                made = a * factor, b * factor + term
-                if abs(term) >= _MIN_TIMESTAMP and trace.floating and a:
-                    self.found[name].origin = -made[1] / made[0]
-                # A positive factor of the input itself, not of 1 - input, may be a scale.
-                hides = abs(factor) >= (_VAST if b == 0.0 and factor > 0 else _HUGE)
-                if kind == "Mul" and (trace.floating or not trace.inputs) and (a, b) in _MASKS and hides:
-                    self.found[name].mask = True
-                found.append((name, *made, is_exact and factor > 0 and len(other) == 1 and kind in ("Add", "Sub")))
+            keeps = factor > 0 and len(other) == 1 and kind in ("Add", "Sub")
+            found += [(n, a * factor, b * factor + term, is_exact and keeps) for n, a, b, is_exact in trace.roots]
         return tuple(found[:_ROOTS])
+
+    def _meet_large(self, kind: str, trace: _Trace, factor: float, term: float) -> None:
+        """Record the origin of timestamps, and factors that make masks."""
+        for name, a, b, _ in trace.roots:
+            if abs(term) >= _MIN_TIMESTAMP and trace.floating and a:
+                self.found[name].origin = -(b * factor + term) / (a * factor)
+            if kind == "Mul" and (trace.floating or not trace.inputs) and _hides(a, b, factor):
+                self.found[name].mask = True
 
     # -- uses by operators -------------------------------------------------------------------------------
 
@@ -242,24 +251,30 @@ class Uses(Forward[_Trace]):
 
     def _meet_breakpoints(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         """Record the breakpoints of an operator, keys looked up in tables of ai.onnx.ml, and words compared with."""
-        kind, texts = node.op_type, list[str]()
-        if kind in _TEXT or node.domain == _ML:
-            held = (self.constants[name] for name in node.input if name in self.constants)
-            texts = words(node, (s for tensor in held for s in tensor.string_data))
+        kind, texts = node.op_type, self._words(node)
         for k, trace in enumerate(reads):
             if trace is None or not trace.roots:
                 continue
             met = keys(node) if node.domain == _ML else list(breakpoints(node, k, self.numbers))
             for name, a, b, _ in trace.roots:
-                use = self.found[name]
                 self._add(name, "words", texts)
                 for number in met if abs(a) > _TINY else ():
-                    if len(use.edges) < _MAX_EDGES:
-                        self._add(name, "edges", [(number - b) / a])
-                        use.jumps |= kind not in CUTTING
-                        use.levelled |= kind in LEVELLING
+                    self._meet(self.found[name], (number - b) / a, kind)
             if met and kind in COMPARING:
                 self._compare(node, k, trace)
+
+    def _words(self, node: NodeProto) -> list[str]:
+        """Return the strings that an operator compares with."""
+        if node.op_type not in _TEXT and node.domain != _ML:
+            return []
+        held = (self.constants[name] for name in node.input if name in self.constants)
+        return words(node, (s for tensor in held for s in tensor.string_data))
+
+    def _meet(self, use: Use, edge: float, kind: str) -> None:
+        if len(use.edges) < _MAX_EDGES:
+            use.edges = tuple(dict.fromkeys((*use.edges, edge)))
+            use.jumps |= kind not in CUTTING
+            use.levelled |= kind in LEVELLING
 
     def _compare(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Record that breakpoints belong to a side, and integers on both sides of a single constant."""
@@ -280,18 +295,25 @@ class Uses(Forward[_Trace]):
         at = AXIS.get((node.op_type, k))
         if at is None:
             return
-        axis, shape = int_of(node, at[1], at[0]), self._shape(node.input[0])
-        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
-        if isinstance(rows, int) and rows:
-            rows += operator(node.op_type).role(k) == LENGTH
-        table = self.constants.get(node.input[0]) if node.op_type == "Gather" and axis == 0 else None
-        for name, term in trace.origins if table is not None else ():
-            self.tables.setdefault(name, []).append((table, int(term)))
+        axis = int_of(node, at[1], at[0])
+        rows = self._rows(node, k, axis)
+        if node.op_type == "Gather" and axis == 0 and node.input[0] in self.constants:
+            for name, term in trace.origins:
+                self.tables.setdefault(name, []).append((self.constants[node.input[0]], int(term)))
+        self._index_rows(trace, rows)
+
+    def _index_rows(self, trace: _Trace, rows: int | str) -> None:
         for name, a, b, _ in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
                 self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
                 self._add(name, "rows", [rows - int(b)])
+
+    def _rows(self, node: NodeProto, k: int, axis: int) -> int | str:
+        """Return the size of the axis that operand `k` indexes, 1 more for a length; 0 if unknown."""
+        shape = self._shape(node.input[0])
+        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
+        return rows + (operator(node.op_type).role(k) == LENGTH) if isinstance(rows, int) and rows else rows
 
     def _add(self, name: str, field: str, more: Iterable[Any]) -> None:
         """Extend a field of a use, without repetition."""
@@ -328,6 +350,18 @@ class Uses(Forward[_Trace]):
     def numbers(self, name: str) -> list[float]:
         """Return the distinct numbers of a small constant, else []."""
         return numbers_of(self.constants[name]) if name in self.constants else []
+
+
+def _handed_on(kind: str, data: Sequence[_Trace]) -> _Roots:
+    every = data if kind in _JOINING else data[:1]
+    moved = ((n, a, b, is_exact and kind in _MOVING) for t in every for n, a, b, is_exact in t.roots)
+    return tuple(dict.fromkeys(moved))[:_ROOTS]
+
+
+def _hides(a: float, b: float, factor: float) -> bool:
+    """Return whether a factor of a mask, or of its complement, hides all remaining terms."""
+    # A positive factor of the input itself, not of 1 - input, may be a scale.
+    return (a, b) in _MASKS and abs(factor) >= (_VAST if b == 0.0 and factor > 0 else _HUGE)
 
 
 def _step(kind: str, k: int, other: Sequence[float]) -> tuple[float, float] | None:

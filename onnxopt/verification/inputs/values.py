@@ -36,7 +36,7 @@ _NEXT: Final = 2.0**-13  # relative; closer than a narrower type can distinguish
 
 def beside(i: InputSpec, shape: Sequence[int], rng: Draws, mode: str, *, above: bool) -> Any:
     """Return floats all above, or below, every breakpoint."""
-    met = [e for e in i.use.edges if math.isfinite(e) and abs(e) < _largest(i.kind)]
+    met = [*filter(math.isfinite, _within(i.kind, i.use.edges))]
     distance = np.abs(amplified(rng.normal(shape).astype(_dtype(i.kind)), rng, mode))
     return max(met, default=0.0) + distance if above else min(met, default=0.0) - distance
 
@@ -66,22 +66,35 @@ def amplified(values: Any, rng: Draws, mode: str) -> Any:
 def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str) -> Any:
     """Return floats around breakpoints. `turn`: a single number lies above all of them (0) or below (1)."""
     base = amplified(rng.normal(shape).astype(_dtype(i.kind)), rng, mode)
-    more = i.use.whole if mode == "wide" and not turn else ()
-    met = [e for e in (*i.use.edges, *more) if not math.isfinite(e) or abs(e) < _largest(i.kind)]
+    met = _within(i.kind, (*i.use.edges, *(i.use.whole if (mode, turn) == ("wide", 0) else ())))
     if not met:
         return base
     # Exact breakpoints get a separate case: noise of last bits explains any difference at a breakpoint.
-    around = met if turn else [n for e in met for n in (_BESIDE * e if e else _BESIDE - 1).tolist()]
+    around = met if turn else _beside_each(met)
     if math.prod(shape) == 1:
-        finite = [n for n in around if math.isfinite(n)] or around
+        finite = [*filter(math.isfinite, around)] or around
         return np.full(shape, min(finite) if turn else max(finite))
     rank = spread(shape, rng)
     found = np.where(rank < _NEAR_SHARE, covering(around, shape, rng), base)
-    step = max(_NEXT, 4 * BY_NAME[i.kind].epsilon)
-    close = [n for e in met if e and math.isfinite(e) for n in (e * (1 - step), e * (1 + step))]
+    close = _close(i.kind, met)
     if turn or not close:
         return found
     return np.where((rank >= _NEAR_SHARE) & (rank < _CLOSE), covering(close, shape, rng), found)
+
+
+def _beside_each(edges: Sequence[float]) -> list[float]:
+    return [n for e in edges for n in (_BESIDE * e if e else _BESIDE - 1).tolist()]
+
+
+def _within(kind: str, edges: Sequence[float]) -> list[float]:
+    """Return the breakpoints that a type reaches, and those that are not finite."""
+    return [e for e in edges if not math.isfinite(e) or abs(e) < _largest(kind)]
+
+
+def _close(kind: str, edges: Sequence[float]) -> list[float]:
+    """Return the numbers extremely close to finite breakpoints except 0, on both sides."""
+    step = max(_NEXT, 4 * BY_NAME[kind].epsilon)
+    return [e * factor for e in edges if e and math.isfinite(e) for factor in (1 - step, 1 + step)]
 
 
 def _largest(kind: str) -> float:
@@ -92,19 +105,30 @@ def _wide_integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mo
     """Return integers of all magnitudes, and around breakpoints. `turn`: see `_wide_floats`."""
     met = [round(e) for e in i.use.edges if abs(e) < _MAX_INTEGER]
     around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.low <= n <= limits.high})
-    single = math.prod(shape) == 1
     if i.use.role == SIZE:
-        high = max([_TRIPS[mode], *(n for n in around if n <= LARGE_SIZE)])
-        return np.full(shape, 0 if turn else high) if single else rng.integers(1, high + 1, shape)
+        return _trips(shape, rng, turn, max([_TRIPS[mode], *(n for n in around if n <= LARGE_SIZE)]))
     if i.use.role == INDEX:
         return _indices(i, shape, rng, turn, mode, around)
+    return _magnitudes(i, shape, rng, turn, mode, limits, around)
+
+
+def _trips(shape: Sequence[int], rng: Draws, turn: int, high: int) -> Any:
+    if math.prod(shape) == 1:
+        return np.full(shape, 0 if turn else high)
+    return rng.integers(1, high + 1, shape)
+
+
+def _magnitudes(
+    i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, limits: Any, around: Sequence[int]
+) -> Any:
+    """Return integers of all magnitudes, half of them near breakpoints."""
     # Squares do not overflow, and are exact where floats are needed.
     most = math.isqrt(int(limits.high))
     if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear):
         most = min(most, _FLOATING)
     sign = -1 if limits.low else 1
     origin = round(i.use.origin) if abs(i.use.origin) < _MAX_INTEGER else 0
-    if single:
+    if math.prod(shape) == 1:
         beyond = max(map(abs, around), default=min(most, _FLOATING)) // 3 + 1
         beside = min(around, default=origin) + sign * beyond if turn else max(around, default=origin) + beyond
         return np.full(shape, beside)
@@ -174,15 +198,13 @@ class InputMaker:
             if i.why:
                 raise Refused(i.why)
             shape = i.sized(dims)
-            if most is not None and says_lengths(i):  # in descending order
-                lengths = np.maximum(1, most - np.arange(math.prod(shape)) * max(1, most // _STEP))
-                case.feeds[i.name] = lengths.reshape(shape).astype(_dtype(i.kind))
+            if most is not None and says_lengths(i):
+                case.feeds[i.name] = _lengths(most, shape).astype(_dtype(i.kind))
                 continue
-            rows = [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]
-            spec = replace(i, bound=min([*rows, i.bound or rows[0]])) if rows else i
+            spec = _bounded(i, dims)
             values = [_drawn(spec, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
-            if i.name in turned:
-                values = [np.logical_not(v, out=v) for v in values]
+            if i.name in turned:  # a single boolean
+                np.logical_not(values[0], out=values[0])
             case.feeds[i.name] = values if i.sequence else values[0]
         if recipe.override:
             self._override(case.feeds, daring=daring)
@@ -206,8 +228,20 @@ class InputMaker:
                 feeds[initializer] = value + np.where(value < of(value.dtype).high, 1, -1).astype(value.dtype)
 
 
+def _bounded(i: InputSpec, dims: Mapping[str, int]) -> InputSpec:
+    """Return the input with the smallest size of an indexed axis as its bound."""
+    rows = [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]
+    return replace(i, bound=min([*rows, i.bound or rows[0]])) if rows else i
+
+
+def _lengths(most: int, shape: Sequence[int]) -> Any:
+    """Return lengths in descending order, from `most`."""
+    return np.maximum(1, most - np.arange(math.prod(shape)) * max(1, most // _STEP)).reshape(shape)
+
+
 _STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3, "another": 4, "below": 5, "above": 6}
 _SHARE: Final = 0.25  # of elements set to comparands
+_EQUAL: Final = {"zeros": 0.0, "ones": 1.0}  # all numbers of these modes
 _NO_BOUND: Final = 1 << 31
 _SMALL_SIZE: Final = 8
 # Images or quantized data, hardly sizes or indices.
@@ -220,28 +254,37 @@ def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str)
     is_integer = element_kind(_dtype(i.kind)) in "iu"
     if i.is_mask and (i.use.mask or is_integer) and mode == "bounded":  # a single number cannot be padded
         return _mask(shape, "right" if variant else "ones")
-    if is_integer:
-        return _integers(i, shape, rng, variant, mode)
+    return _integers(i, shape, rng, variant, mode) if is_integer else _floats(i, shape, rng, variant)
+
+
+def _floats(i: InputSpec, shape: list[int], rng: Draws, variant: int) -> Any:
     if i.use.size:
         return rng.integers(1, 2 * _SMALL_SIZE >> variant, shape)
     return rng.normal(shape) if variant == 0 else 2 * spread(shape, rng) - 1
 
 
 def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str) -> Any:
-    if mode == "zeros":
-        return np.zeros(shape)
-    if mode == "ones":
-        return np.ones(shape)
+    if mode in _EQUAL:
+        return np.full(shape, _EQUAL[mode])
     high = i.bound if mode == "bounded" and i.bound else 2
-    decisive = [n for n in i.compared if mode == "bounded" and 0 <= n < (i.bound or _NO_BOUND)]
-    if decisive and math.prod(shape) == 1:
-        return np.full(shape, decisive[variant % len(decisive)])
-    if decisive:  # a padding token among others
-        chosen = spread(shape, rng) < _SHARE
-        return np.where(chosen, covering(decisive, shape, rng), rng.integers(0, high, shape))
+    if decisive := _decisive(i, mode):
+        return _among_comparands(decisive, shape, rng, variant, high)
     if not shape:
         return np.array(min(high - 1, 1) if i.bound else 1 + variant)
     return rng.integers(*(_BYTES.get(i.kind, (0, high)) if mode == "bounded" and not i.bound else (0, high)), shape)
+
+
+def _decisive(i: InputSpec, mode: str) -> list[int]:
+    """Return the comparands in range."""
+    return [n for n in i.compared if mode == "bounded" and 0 <= n < (i.bound or _NO_BOUND)]
+
+
+def _among_comparands(decisive: Sequence[int], shape: list[int], rng: Draws, variant: int, high: int) -> Any:
+    """Return a comparand as a single number, else comparands, like a padding token, among further numbers."""
+    if math.prod(shape) == 1:
+        return np.full(shape, decisive[variant % len(decisive)])
+    chosen = spread(shape, rng) < _SHARE
+    return np.where(chosen, covering(decisive, shape, rng), rng.integers(0, high, shape))
 
 
 def _drawn(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
@@ -269,17 +312,23 @@ def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: st
         return _wide(i, shape, rng, recipe, mode)
     if i.is_mask and (recipe.mask or not recipe.drawn):
         return _mask(shape, recipe.mask or "ones")
-    dtype = _dtype(i.kind)
     if recipe.drawn:
-        values = _tensor(i, shape, rng, int(recipe.values == "uniform"), "bounded" if mode in WIDE else mode)
-        is_amplified = mode in WIDE and is_float_type(dtype)
-        return amplified(np.asarray(values).astype(dtype), rng, mode) if is_amplified else values
+        return _random(i, shape, rng, recipe, mode)
+    dtype = _dtype(i.kind)
     if element_kind(dtype) in "iu" and mode != "bounded":
         return _integers(i, shape, rng, 0, mode)
     if recipe.values == "extremes":
         return covering(_extremes(i, dtype), shape, rng)
     one = min(1, i.bound - 1) if i.bound else 1
-    return np.full(shape, one if recipe.values == "ones" else 0)
+    return np.full(shape, one * (recipe.values == "ones"))
+
+
+def _random(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
+    """Return random numbers, some floats amplified in wide modes."""
+    if mode not in WIDE:
+        return _tensor(i, shape, rng, int(recipe.values == "uniform"), mode)
+    values, dtype = _tensor(i, shape, rng, int(recipe.values == "uniform"), "bounded"), _dtype(i.kind)
+    return amplified(np.asarray(values).astype(dtype), rng, mode) if is_float_type(dtype) else values
 
 
 def _wide(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LEFT: Final = (2, 3, 4, 6)  # positions behind the last window: 2 x 3 and 4 x 2 for images, 4 and 6 for sequences
 _PICTURE: Final = ((0, 1), (2, 0))  # indices into `_LEFT`, with height different from width
 _SEQUENCE: Final = ((2,), (3,))
+_PLACES: Final = ((), _SEQUENCE, _PICTURE)  # by number of axes
 _MAX_WINDOW: Final = {1: 1 << 14, 2: 1 << 10}  # by number of axes; longer inputs take too long
 _NEVER: Final = 1 << 20
 _MAX_TAPS: Final = {1: 64, 2: 16}  # by number of axes: lengths up to which all taps of a padded window read data
@@ -81,9 +82,9 @@ def windowed(
     leads: dict[str, tuple[_Need, list[str]]] = {}  # need with the largest stride over a dim, dims of its input
     for name, shape in shapes.items():
         need = sought.facts.get(name, _Need())
-        symbols = [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
-        axes = min(len(symbols), 2)
-        for i, left in enumerate((_SEQUENCE if axes == 1 else _PICTURE) if need.windows else ()):
+        symbols = _lengths(shape, batches)
+        axes = min(len(symbols), 2) if need.windows else 0
+        for i, left in enumerate(_PLACES[axes]):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
             for k, symbol in enumerate(symbols):
                 size = _next_multiple(need, need.sizes[left[k % axes]], axes, taken)
@@ -94,6 +95,11 @@ def windowed(
                         leads.get(symbol, (_Need(), symbols)), (need, symbols), key=lambda n: n[0].stride
                     )
     return [*found, _ragged(leads, found[1])] if all(found) else [{}]
+
+
+def _lengths(shape: Sequence[int | str], batches: Collection[str]) -> list[str]:
+    """Return the symbols of a shape behind the batch."""
+    return [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
 
 
 def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -> int:
@@ -112,11 +118,16 @@ def _ragged(leads: Mapping[str, tuple[_Need, list[str]]], sizes: Mapping[str, in
         others = [found[s] for s in beside if s != symbol and s in found]
         most = math.prod(sizes.get(s, 1) for s in beside) // math.prod(others)
         least = max(need.sizes[0], min(need.reach, _MAX_TAPS[min(len(beside), 2)]), size - _TRIED)
-        known = _left_over(need, size)
-        changes = {n: sum(map(ne, _left_over(need, n), known)) for n in range(least, most + 1) if n not in others}
-        best = max(changes, key=lambda n: (changes[n], -abs(n - size * 3 // 4)), default=size)  # a next dim has room
-        found[symbol] = best if changes.get(best) else size
+        found[symbol] = _most_changed(need, size, [n for n in range(least, most + 1) if n not in others])
     return {symbol: n for symbol, n in found.items() if n != sizes[symbol]}
+
+
+def _most_changed(need: _Need, size: int, tried: Sequence[int]) -> int:
+    """Return the size with different remainders at most strides; `size` if none differ."""
+    known = _left_over(need, size)
+    changes = {n: sum(map(ne, _left_over(need, n), known)) for n in tried}
+    best = max(changes, key=lambda n: (changes[n], -abs(n - size * 3 // 4)), default=size)  # a next dim has room
+    return best if changes.get(best) else size
 
 
 def _left_over(need: _Need, size: int) -> list[bool]:
@@ -148,11 +159,13 @@ class _Needs(Backward[_Need]):
         if kind in MEASURING:
             return
         if kind in _RULES:
-            known = [Known(tuple(self.constants[n].dims)) if n in self.constants else Known() for n in node.input]
-            need = _RULES[kind](Call(node, known, self._numbers), need)
+            need = _RULES[kind](Call(node, [*map(self._known, node.input)], self._numbers), need)
         for name in node.input[:1] if kind in _FIRST_ONLY else node.input:
             if name and name not in self.constants:
                 yield name, need
+
+    def _known(self, name: str) -> Known:
+        return Known(tuple(self.constants[name].dims)) if name in self.constants else Known()
 
     def _numbers(self, name: str) -> list[int]:
         tensor = self.constants.get(name)
@@ -176,18 +189,12 @@ def _transformed(call: Call, need: _Need) -> _Need:
 
 
 def _window(call: Call, need: _Need) -> _Need:
-    given = {
-        name: call.integers(len(call.node.input), name) for name in ("kernel_shape", "strides", "dilations", "pads")
-    }
-    at = WEIGHTS.get(call.node.op_type, (len(call.shapes),))[0]
-    kernel = given["kernel_shape"] or ((call.shapes[at] or ())[2:] if at < len(call.shapes) else ())
+    kernel = _kernel(call)
     axes = len(kernel)
     if not axes:
         return need
-    strides, dilations, pads = (
-        found if (found := given[name]) and len(found) == count else [default] * count
-        for name, count, default in (("strides", axes, 1), ("dilations", axes, 1), ("pads", 2 * axes, 0))
-    )
+    strides, dilations = (_given(call, name, [1] * axes) for name in ("strides", "dilations"))
+    pads = _given(call, "pads", [0] * 2 * axes)
     wide = [(int(k) - 1) * d for k, d in zip(kernel, dilations)]
     if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in call.node.attribute):
         pads = [-(-w // 2) for w in wide] * 2
@@ -195,10 +202,29 @@ def _window(call: Call, need: _Need) -> _Need:
     return need.before(max(1, *strides), more, reach=min(max(pads), max(wide)) + 1)
 
 
-def _resized(call: Call, need: _Need) -> _Need:
+def _kernel(call: Call) -> Sequence[int | str]:
+    """Return the sizes of a window, by the attribute or the weight."""
+    at = WEIGHTS.get(call.node.op_type, (len(call.shapes),))[0]
+    weight = (call.shapes[at] or ())[2:] if at < len(call.shapes) else ()
+    return call.integers(len(call.node.input), "kernel_shape") or weight
+
+
+def _given(call: Call, name: str, default: Sequence[int]) -> Sequence[int]:
+    """Return the integers of an attribute; the default if they are missing, or of another length."""
+    found = call.integers(len(call.node.input), name)
+    return found if found and len(found) == len(default) else default
+
+
+def _scales(call: Call) -> list[float]:
+    """Return the known scales of a Resize, by the attribute or an operand."""
     scales = next((list(a.floats) for a in call.node.attribute if a.name == "scales"), [])
     for at in (1, 2):
         scales = scales or list(call.integers(at, "") or ())
+    return scales
+
+
+def _resized(call: Call, need: _Need) -> _Need:
+    scales = _scales(call)
     largest = max((s for s in scales if 0 < s < _NEVER and s != 1), default=0 if scales else 2)  # usual: only sizes
     if largest > 1:
         return need.before(growth=max(round(largest), 1))
@@ -248,28 +274,36 @@ def muted(graph: GraphProto) -> list[str]:
     convolution of pooled values is a matrix product.
     """
     nodes = [n for n in graph.node if n.op_type != "Constant" and n.output]
-    maker = {o: n for n in nodes for o in n.output if o}
-
-    def back(node: NodeProto, through: Collection[str]) -> list[NodeProto]:
-        """Return the nodes from `node` back to the first of an operator not in `through`."""
-        found = [node]
-        while len(found) <= _MAX_CHANNEL_DISTANCE and (len(found) == 1 or found[-1].op_type in through):
-            before = next((maker[name] for name in found[-1].input if name in maker), None)
-            if before is None:
-                break
-            found.append(before)
-        return found
-
+    makers = _makers(nodes)
     found: dict[str, None] = {}
     for node in nodes:
         if any(map(muted, bodies_of(node))):
             found.update(dict.fromkeys(filter(None, node.output)))
         if node.op_type in FLAT and not node.domain:
-            *_, last = chain = back(node, _BETWEEN)
-            is_pooled = last.op_type == "Conv" and back(last, _SAME)[-1].op_type in _POOLS
-            if last.op_type in MATRICES or is_pooled:
-                found.update((n.output[0], None) for n in chain)
+            found |= dict.fromkeys(n.output[0] for n in _after_product(node, makers))
     return list(found)
+
+
+def _makers(nodes: Iterable[NodeProto]) -> dict[str, NodeProto]:
+    return {o: n for n in nodes for o in n.output if o}
+
+
+def _after_product(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[NodeProto]:
+    """Return the nodes from a muting operator back to a matrix product; none without a product."""
+    *_, last = chain = _back(node, makers, _BETWEEN)
+    is_pooled = last.op_type == "Conv" and _back(last, makers, _SAME)[-1].op_type in _POOLS
+    return chain if last.op_type in MATRICES or is_pooled else []
+
+
+def _back(node: NodeProto, makers: Mapping[str, NodeProto], through: Collection[str]) -> list[NodeProto]:
+    """Return the nodes from `node` back to the first of an operator not in `through`."""
+    found = [node]
+    while len(found) <= _MAX_CHANNEL_DISTANCE and (len(found) == 1 or found[-1].op_type in through):
+        before = next((makers[name] for name in found[-1].input if name in makers), None)
+        if before is None:
+            break
+        found.append(before)
+    return found
 
 
 def are_few(rows: Iterable[int]) -> bool:

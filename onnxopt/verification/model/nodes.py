@@ -158,6 +158,11 @@ def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
     return frozenset(node.op_type for node in inside(nodes))
 
 
+def operators_of(graph: GraphProto, functions: Iterable[FunctionProto]) -> frozenset[str]:
+    """Return the operator types in a graph and functions, including bodies."""
+    return operator_names(n for body in (graph, *functions) for n in body.node)
+
+
 # -- functions --------------------------------------------------------------------------------------------
 
 Name = tuple[str, str]  # domain and name
