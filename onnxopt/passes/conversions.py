@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -118,9 +118,12 @@ class Int64Plan:
         inputs, outputs = ([], []) if keep_io or graph.skipped else (graph.inputs, graph.outputs)
         given = {v for v in inputs if is_int64(v) and v.name not in graph.initializers}
         self.groups = Groups(model, given)
-        made = (v for v in outputs if is_int64(v) and v not in model.repeated and v not in given)
-        self.given_out = {v for v in made if _is_made(v) and self.groups.fits(v)}
+        self.given_out = {v for v in outputs if v not in given and self._may_be_given_out(v)}
         self.given = {v for v in given if not v.is_output}
+
+    def _may_be_given_out(self, value: Value) -> bool:
+        """Whether an output of the model may have another type."""
+        return is_int64(value) and value not in self.model.repeated and _is_made(value) and self.groups.fits(value)
 
     def values(self) -> Iterator[Value]:
         """Yield the int64 values in scopes that passes may change."""
@@ -141,18 +144,22 @@ class Int64Plan:
             return _WIDE if group is None else vertex.get(group, _WIDE)
 
         for value in dict.fromkeys(self.values()):
-            readers = {of(self.groups.reader(n, i)) for n in value.users for i in n.places(value)}
-            if value.is_output:
-                readers.add(_NARROW if value in self.given_out else _WIDE)
-            if value.is_stored:
-                large = tensor_bytes(*value.constant_type()) >= _LARGE
-                _add_value(network, readers, _VALUE if large else _CONSTANT)
-                continue
-            maker = _NARROW if value in self.given else of(self.groups.makers.get(value))
-            network.add_star(maker, readers - {maker})
-            _add_value(network, {maker, *readers}, _VALUE)
+            self._add(value, network, of)
         stays = network.source_side(_WIDE, _NARROW)
         return [g for g, i in vertex.items() if i not in stays]
+
+    def _add(self, value: Value, network: Network, of: Callable[[Group | None], int]) -> None:
+        """Add the costs of a value. `of`: the vertex of a group."""
+        readers = {of(self.groups.reader(n, i)) for n in value.users for i in n.places(value)}
+        if value.is_output:
+            readers.add(_NARROW if value in self.given_out else _WIDE)
+        if value.is_stored:
+            large = tensor_bytes(*value.constant_type()) >= _LARGE
+            _add_value(network, readers, _VALUE if large else _CONSTANT)
+            return
+        maker = _NARROW if value in self.given else of(self.groups.makers.get(value))
+        network.add_star(maker, readers - {maker})
+        _add_value(network, {maker, *readers}, _VALUE)
 
 
 def _add_value(network: Network, sides: set[int], cost: int) -> None:

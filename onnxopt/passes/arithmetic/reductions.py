@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import product
 from typing import Final
 
@@ -17,7 +17,7 @@ from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.compositions import viewed
-from onnxopt.rewriting.index_maps import flat, real
+from onnxopt.rewriting.index_maps import Part, flat, real
 from onnxopt.rewriting.index_steps import VIEWS
 from onnxopt.rewriting.rule import Declined, reduced_axes
 
@@ -49,8 +49,7 @@ def reduce_of_view(m: Match, x: Value) -> Value:
     m.require(m.dtype(x) in FLOATS, "not floating point")
     source, found = viewed(m, m.reduce)
     reduced = reduced_axes(m, m.reduce, rank)
-    gone = {p for i in reduced for p in real(found.known()[i])}
-    left = [p for i, axis in enumerate(found.known()) if i not in reduced for p in real(axis)]
+    gone, left = _parts_of(found.known(), reduced)
     parts = [real(flat(r.parts for r in runs)) for runs in found.source]
     m.require(left == [p for own in parts for p in own if p not in gone], "the axes that stay change places")
     m.require(all(gone.issuperset(own) or gone.isdisjoint(own) for own in parts), "a part of an axis is reduced")
@@ -59,6 +58,12 @@ def reduce_of_view(m: Match, x: Value) -> Value:
         if axes and _left(m.dims(source), axes, keeps) == m.dims(m.reduce.output):
             return m.op[m.reduce.op](source, m.ints(axes), keepdims=keeps)
     raise Declined("other dims would be left")
+
+
+def _parts_of(axes: Sequence[Sequence[Part]], reduced: Container[int]) -> tuple[set[Part], list[Part]]:
+    """Return the parts of more than one element in the axes `reduced`, and in the others."""
+    gone = {p for i, axis in enumerate(axes) if i in reduced for p in real(axis)}
+    return gone, [p for i, axis in enumerate(axes) if i not in reduced for p in real(axis)]
 
 
 def _left(dims: Shape, axes: Sequence[int], keeps: int) -> Shape:

@@ -146,17 +146,26 @@ def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
 
 def _drop_functions(model: Model, ctx: PassContext) -> None:
     """Remove functions not reachable from the main graph."""
-    if not model.functions:
+    dead = _uncalled(model)
+    if not dead:
         return
+    model.drop_functions(dead)
+    ctx.count("dead_function", len(dead))
+
+
+def _uncalled(model: Model) -> dict[str, Graph]:
+    """Return the functions not reachable from the main graph, by label."""
     dead = dict(model.functions)
     labels: dict[str, list[str]] = {}  # a call without overload keeps all overloads
     for label, function in dead.items():
         labels.setdefault(_called(function), []).append(label)
     alive = [model.graph, *(dead.pop(label) for label, function in model.functions.items() if function.skipped)]
     while alive and dead:
-        called = [op for scope in inner_scopes(alive.pop()) for op in scope.by_op if scope.by_op[op]]
+        called = _operators_in(alive.pop())
         alive += [dead.pop(label) for op in called for label in labels.pop(op, ()) if label in dead]
-    if not dead:
-        return
-    model.drop_functions(dead)
-    ctx.count("dead_function", len(dead))
+    return dead
+
+
+def _operators_in(graph: Graph) -> list[str]:
+    """Return the operators of a graph and its bodies."""
+    return [op for scope in inner_scopes(graph) for op in scope.by_op if scope.by_op[op]]

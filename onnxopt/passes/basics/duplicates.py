@@ -259,19 +259,28 @@ def _move_inwards(graph: Graph, ctx: PassContext) -> None:
             body.add_initializer(value)
 
 
+def _is_closed(scope: Graph) -> bool:
+    return scope.skipped or scope.is_bound_by_name or not scope.holds_initializers
+
+
+def _scopes_up_to(scope: Graph | None, outer: Graph) -> list[Graph]:
+    """Return the scopes from `scope` to `outer`, the innermost first."""
+    found = []
+    while scope is not None and scope is not outer:
+        found.append(scope)
+        scope = scope.parent
+    return [*found, outer]
+
+
 def _innermost(value: Value) -> Graph:
     """Return the innermost scope around all readers of a value that passes may change and that holds initializers."""
     common: list[Graph] = []  # from the innermost to the scope of the value
     for user in value.users:
-        scopes, scope = [], user.graph
-        while scope is not None and scope is not value.graph:
-            scopes.append(scope)
-            scope = scope.parent
-        scopes.append(value.graph)
+        scopes = _scopes_up_to(user.graph, value.graph)
         common = [s for s in common if s in scopes] if common else scopes
         if len(common) == 1:
             break
-    closed = [i for i, s in enumerate(common[:-1]) if s.skipped or s.is_bound_by_name or not s.holds_initializers]
+    closed = [i for i, s in enumerate(common[:-1]) if _is_closed(s)]
     return common[closed[-1] + 1 if closed else 0]
 
 

@@ -151,12 +151,17 @@ class _Loop(Recurrence):
     def trust_trips(self, ctx: PassContext) -> None:
         """Rewrite Loop(n, c, body: …, i + 1 < n and i < n) = Loop(n, c, body: …, true); Loop(n, 0 < n) =
         Loop(n, true)."""
-        most, start = self.node.input(0), self.node.input(1)
+        most = self.node.input(0)
         if most is None:
             return
         asked = conjuncts(self.body.outputs[0], self.body)
         if all(is_implied(self, c, most) for c in asked) and ctx.spend("implied", at=self.node):
             self.body.give(0, self.body.inputs[1])
+        self._trust_begin(most, ctx)
+
+    def _trust_begin(self, most: Value, ctx: PassContext) -> None:
+        """Rewrite Loop(n, 0 < n) = Loop(n, true)."""
+        start = self.node.input(1)
         zero, above = compared(start) if start is not None else (None, None)
         if zero is None or above is None or source(above) is not source(most):
             return

@@ -231,12 +231,17 @@ class GemmFusion(RewritePass):
                 _free_names_of_runtime(scope, products, ctx)
 
 
-def _free_names_of_runtime(scope: Graph, products: Sequence[Value], ctx: PassContext) -> None:
-    """Rename values of a scope whose names onnxruntime would give to values of its own."""
+def _free_constants(scope: Graph, ctx: PassContext) -> None:
+    """Rename the constants among `_free_names_of_runtime`."""
     for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN) and v.constant]:
         if not value.is_output and ctx.spend("name_of_runtime", at=value):
             value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
             scope.remove_initializer(value)
+
+
+def _free_names_of_runtime(scope: Graph, products: Sequence[Value], ctx: PassContext) -> None:
+    """Rename values of a scope whose names onnxruntime would give to values of its own."""
+    _free_constants(scope, ctx)
     half = any(types.dtype(product) == TensorProto.FLOAT16 for product in products)
     for value in _casts(scope) if half else ():
         if not value.is_output and ctx.spend("name_of_runtime", at=value):

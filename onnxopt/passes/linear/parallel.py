@@ -63,10 +63,7 @@ class _Merging:
         self.joined: dict[tuple[int, tuple[Value, ...]], Value] = {}  # joined weights, reused for shared layers
 
     def run(self) -> None:
-        for node in self.graph:
-            if node.op in _OPS and self._mergeable(node):
-                self.groups.setdefault(_key(node), []).append(node)
-        chosen = [g for group in self.groups.values() if len(group) > 1 for g in self._profitable(group)]
+        chosen = self._chosen()
         readers = Counter(tuple(_weight(n) for n in group) for group in chosen)
         obstacles = [self._obstacle(group, readers) for group in chosen]
         for group, obstacle in zip(chosen, obstacles):
@@ -84,6 +81,13 @@ class _Merging:
         if sum(_elements(n.output) for n in group) > self.options.max_result:
             return "the results are large, and would be copied (max-result)"
         return ""
+
+    def _chosen(self) -> list[list[Node]]:
+        """Return the groups of products of an operand that are worth merging."""
+        for node in self.graph:
+            if node.op in _OPS and self._mergeable(node):
+                self.groups.setdefault(_key(node), []).append(node)
+        return [g for group in self.groups.values() if len(group) > 1 for g in self._profitable(group)]
 
     def _mergeable(self, node: Node) -> bool:
         """Whether the node has stored weights and nothing around it is quantized."""

@@ -125,9 +125,7 @@ def cut_of_conv(
     m.require(not node.attr("output_shape"), "the padding depends on what is made")
     kernel = np.array(node.attr("kernel_shape") or _spatial(m, w, 0))
     m.require(kernel.size == rank - 2 and kernel.all(), "the window is unknown")
-    ones = [1] * kernel.size
-    window = (kernel - 1) * np.array(node.attr("dilations") or ones) + 1
-    stride, own = np.array(node.attr("strides") or ones), np.reshape(node.attr("pads") or [0, 0] * kernel.size, (2, -1))
+    window, stride, own = _geometry(node, kernel)
     off = np.zeros_like(own)
     for axis, start, end in _bounds(m, starts, ends, axes, steps, rank):
         same = int(own[:, axis - 2].sum() - window[axis - 2] + 1) if stride[axis - 2] == 1 else None
@@ -146,6 +144,14 @@ def cut_of_conv(
 def _spatial(m: Match, x: Value, unknown: int) -> list[int]:
     """Return the sizes behind batch and channels, with a number for unknown ones."""
     return [d if isinstance(d, int) else unknown for d in m.dims(x)[2:]]
+
+
+def _geometry(node: Node, kernel: Array) -> tuple[Array, Array, Array]:
+    """Return (window with its gaps, strides, [pads before, pads behind]) of a Conv or ConvTranspose."""
+    ones = [1] * kernel.size
+    window = (kernel - 1) * np.array(node.attr("dilations") or ones) + 1
+    pads = np.reshape(node.attr("pads") or [0, 0] * kernel.size, (2, -1))
+    return window, np.array(node.attr("strides") or ones), pads
 
 
 def _bounds(

@@ -98,13 +98,19 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
             choices.append(node)
         before, made = len(there), present(node.outputs)
         alone += [(v, before) for v in made if v in contents and not _share(node, v, data, seen, ctx)]
-        for value in made:
-            if value in dims and any(map(_has_braces, dims[value])) and _is_met(value):
-                _list(value, dims[value], there)
-    for node in (n for n in choices if n.graph is not None):  # removed if an operand of another
-        _join_chosen(node, data, ctx)
+        _list_computed(made, dims, there)
+    for node in choices:
+        if node.graph is not None:  # removed if an operand of another
+            _join_chosen(node, data, ctx)
     for value, before in reversed(alone):  # the whole before its parts
         _read_off(value, data, there, before, ctx)
+
+
+def _list_computed(values: Iterable[Value], dims: Mapping[Value, Dims], there: dict[Dims, _Listed]) -> None:
+    """List the values with computed dims that meet others at their readers."""
+    for value in values:
+        if value in dims and any(map(_has_braces, dims[value])) and _is_met(value):
+            _list(value, dims[value], there)
 
 
 def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> bool:

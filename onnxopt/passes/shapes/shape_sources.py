@@ -198,6 +198,10 @@ class _Shapes:
         other = next((n for n in self._that_list(wanted) if n is not node and self._is_in_time(n, node, picks)), None)
         if other is None or not _may_change(node, ctx, "spared"):
             return
+        self._pick_from(other, node, picks)
+
+    def _pick_from(self, other: Node, node: Node, picks: dict[Node, Dims]) -> None:
+        """Make the readers of the Shape `node` pick from `other`."""
         if self._is_late(other, node) and not self._reads_behind(other, node):
             self._move(other, node)
         for gather, dims in picks.items():
@@ -278,11 +282,16 @@ def _dims(value: Value | None) -> Dims | None:
     if node.op == "Shape":
         shape = types.shape(node.inputs[0])
         return None if shape is None else list(shape[listed_by(node)])
+    return _dims_picked(node, value.index)
+
+
+def _dims_picked(node: Node, index: int) -> Dims | None:
+    """Return the dims in result `index` of an operator on a Shape."""
     maker = producer(node.inputs[0], "Shape")
     dims, given = _dims(maker.output) if maker is not None else None, arrays_of(canonical_operands(node)[1:])
     if dims is None or given is None or any(a.ndim > 1 for a in given):
         return None
-    return _part(dims, node, value.index, [a.reshape(-1).tolist() for a in given])
+    return _part(dims, node, index, [a.reshape(-1).tolist() for a in given])
 
 
 def _constant_dims(value: Value) -> Dims | None:
@@ -291,13 +300,17 @@ def _constant_dims(value: Value) -> Dims | None:
     return value.array.tolist() if small else None
 
 
+def _part_of_split(dims: Dims, node: Node, index: int) -> Dims | None:
+    parts = [types.shape(v) for v in node.outputs[: index + 1]]
+    sizes = [p[0] for p in parts if p and isinstance(p[0], int)]
+    return dims[sum(sizes[:-1]) : sum(sizes)] if len(sizes) == len(parts) else None
+
+
 def _part(dims: Dims, node: Node, index: int, numbers: list[list[int]]) -> Dims | None:
     """Return the dims in result `index` of a Gather, Split or Slice of a vector of dims; None for other nodes."""
     if node.op == "Gather":
         return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
     if node.op == "Split":
-        parts = [types.shape(v) for v in node.outputs[: index + 1]]
-        sizes = [p[0] for p in parts if p and isinstance(p[0], int)]
-        return dims[sum(sizes[:-1]) : sum(sizes)] if len(sizes) == len(parts) else None
+        return _part_of_split(dims, node, index)
     is_slice = node.op == "Slice" and numbers[3:] in ([], [[1]]) and [len(n) for n in numbers[:2]] == [1, 1]
     return dims[numbers[0][0] : numbers[1][0]] if is_slice else None
