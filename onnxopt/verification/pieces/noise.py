@@ -35,6 +35,9 @@ _MAX_RANK: Final = 6
 _MAX_MERGED_RANK: Final = 4
 
 
+Shape = tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class View:
     """Layout of a value in B: A's value transposed, then reshaped."""
@@ -60,12 +63,16 @@ def views(a: list[Any], b: list[Any]) -> Iterator[View]:
         yield View(None, shapes)
     if not 2 <= rank <= _MAX_RANK or any(x.ndim != rank for x in a):
         return
-    orders = list(itertools.permutations(range(rank)))[1:]
-    exact = [o for o in orders if all(tuple(x.shape[i] for i in o) == shape for x, shape in zip(a, shapes))]
-    # Merged axes give further shapes.
-    rest = [o for o in orders if o not in exact] if rank <= _MAX_MERGED_RANK and a[0].shape != shapes[0] else []
-    for axes in (*exact[:_MAX_ORDERS], *rest):
-        yield View(axes, shapes)
+    yield from (View(axes, shapes) for axes in _orders([x.shape for x in a], shapes))
+
+
+def _orders(a: Sequence[Shape], b: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
+    """Yield the orders of axes that may turn shapes `a` into `b`: first those that do without a reshape."""
+    orders = list(itertools.permutations(range(len(a[0]))))[1:]
+    exact = [o for o in orders if all(tuple(x[i] for i in o) == shape for x, shape in zip(a, b))]
+    yield from exact[:_MAX_ORDERS]
+    if len(a[0]) <= _MAX_MERGED_RANK and a[0] != b[0]:  # merged axes give further shapes
+        yield from (o for o in orders if o not in exact)
 
 
 def _can_be_viewed(a: Any, b: Any) -> bool:
@@ -233,6 +240,7 @@ _CONCLUSIVE_COUNT: Final = 64  # unexplained elements; of as many, last bits wou
 _IN_VAIN: Final = 2  # samples after which the previous limit applies
 
 Unexplained = Sequence[Jumps | Channels]  # by case
+Noise = dict[str, list[Difference]]  # largest differences by value and case
 Enough = Callable[[str, list[Difference]], bool]
 
 
@@ -253,40 +261,54 @@ def noise_of(
     """
     program = original.runner.program
     unexplained = {v: cases for v, cases in (unexplained or {}).items() if cases}
-    here = {v for v in cuts if all(v in known for known in original.values)}
+    here = original.everywhere(cuts)
     wanted = [v for v in wanted if program.random.isdisjoint(program.cone([v], here))]
     nodes = program.cone(wanted, here)
-    if not nodes or any(r not in here for r in program.entries(nodes, here)):
+    if not nodes or not here.issuperset(program.entries(nodes, here)):
         return {}
     largest = {v: [Difference() for _ in original.values] for v in wanted}
-    samples, asked, left = _Samples(original, here, seed, dtype), wanted, list[int]()
+    _measure(_Samples(original, here, seed, dtype), largest, unexplained, is_enough)
+    return {v: _noted(noise, unexplained.get(v), original.types[v]) for v, noise in largest.items()}
+
+
+def _noted(noise: list[Difference], unexplained: Unexplained | None, kind: str) -> list[Difference]:
+    """Return the noise of a value with whether elements or channels are left, by case."""
+    if unexplained is not None:
+        return [one.noted(d) for d, one in zip(noise, unexplained)]
+    return [replace(d, unseen=True) for d in noise] if is_discrete(kind) else noise
+
+
+def _measure(
+    samples: _Samples, largest: Noise, unexplained: Mapping[str, Unexplained], is_enough: Enough | None
+) -> None:
+    """Add the differences of samples to `largest`, and jumps to `unexplained`, until enough is known."""
+    asked, left = [*largest], list[int]()
     for k in range(_MAX_PERTURBATIONS):
-        jumps = {v: sum(j.count for j in unexplained.get(v, ()) if isinstance(j, Jumps)) for v in asked}
+        jumps = {v: _jumps(unexplained.get(v, ())) for v in asked}
         left.append(sum(jumps.values()))
-        if k >= _SEEDS and _is_vain(left):
+        if _is_vain(left) or (k and not unexplained and _suffices(largest, is_enough)):
             break
         if k == _SEEDS:
-            asked = [v for v in asked if jumps[v]]
-        if k and is_enough and not unexplained and all(is_enough(v, largest[v]) for v in wanted):
-            break
+            asked = [*filter(jumps.get, asked)]
         with contextlib.suppress(Failed):  # the model rejects a value one bit larger; noise is unknown
             for i, known, results in samples.draw(k, asked):
-                for v in asked:
-                    if k < _SEEDS:
-                        found = difference(known[v], results[v], coarse=is_coarse(original.types[v]))
-                        largest[v][i] = noisier(largest[v][i], found)
-                    if v in unexplained:
-                        unexplained[v][i].see(known[v], results[v])
-    for v, noise in largest.items():
-        if v in unexplained:
-            largest[v] = [one.noted(d) for d, one in zip(noise, unexplained[v])]
-        elif is_discrete(original.types[v]):
-            largest[v] = [replace(d, unseen=True) for d in noise]
-    return largest
+                samples.see(i, known, results, largest if k < _SEEDS else {}, unexplained)
+
+
+def _jumps(unexplained: Unexplained) -> int:
+    """Return the number of unexplained elements of a value."""
+    return sum(j.count for j in unexplained if isinstance(j, Jumps))
+
+
+def _suffices(noise: Noise, is_enough: Enough | None) -> bool:
+    """Return whether the noise of all values suffices."""
+    return is_enough is not None and all(is_enough(v, found) for v, found in noise.items())
 
 
 def _is_vain(left: Sequence[int]) -> bool:
     """Return whether further samples would explain no jump. `left`: unexplained elements before each sample."""
+    if len(left) <= _SEEDS:
+        return False
     if left[-1] >= _CONCLUSIVE_COUNT and len(left) > _SEEDS + _IN_VAIN and left[-1] == left[-1 - _IN_VAIN]:
         return True
     return not left[-1] or (len(left) > _MORE and left[-1] == left[-1 - _MORE])
@@ -312,3 +334,14 @@ class _Samples:
         moves = not (is_search and k % 2)
         for i, known in enumerate(self._original.values):
             yield i, known, self._opened.run({r: change(known[r]) if moves else known[r] for r in fed})
+
+    def see(
+        self, case: int, known: Values, results: Values, largest: Noise, unexplained: Mapping[str, Unexplained]
+    ) -> None:
+        """Add a case of a sample, as given by `draw`, to the differences and jumps."""
+        for v, found in results.items():
+            if v in largest:
+                differs = difference(known[v], found, coarse=is_coarse(self._original.types[v]))
+                largest[v][case] = noisier(largest[v][case], differs)
+            if v in unexplained:
+                unexplained[v][case].see(known[v], found)

@@ -198,6 +198,13 @@ _TINY: Final = 1e-12  # relative noise below is zero
 _MAX_NODES: Final = 50  # nodes listed in a place
 
 
+def _how(found: Difference) -> str:
+    """Return a difference in words."""
+    if found.note or found.discrete:
+        return found.note or f"{found.largest:.1%} of its elements differ"
+    return f"{found.words}, and by much of that of a row or channel" if found.uneven else found.words
+
+
 def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
     """Return the place of a fault. `cases`: names of all cases; `scope`: path of the walked graph."""
     found, case = fault.found, fault.case
@@ -208,19 +215,13 @@ def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Plac
             range(len(noise)), key=lambda k: (noise[k].uneven, differences[k].relative / max(noise[k].relative, _TINY))
         )
         found = differences[case]
-    if found.discrete:
-        how = f"{found.largest:.1%} of its elements differ"
-    elif found.uneven:
-        how = f"{found.words}, and by much of that of a row or channel"
-    else:
-        how = found.words
     value, nodes = fault.value, (fault.a, fault.b)
     # A value added here for a random operand: report the node that draws.
     if operand := walk.b.skeleton.operands.get(value):
         value = operand.result
         nodes = [*fault.a, walk.a.maker[value]], [*fault.b, walk.b.maker[value]]
     record = OutputRecord(
-        value, walk.replay.kind(fault.value), list(fault.shape), found.largest, found.relative, False, found.note or how
+        value, walk.replay.kind(fault.value), list(fault.shape), found.largest, found.relative, False, _how(found)
     )
     place = Place(cases[case], value, record, fault.entries, scope=scope, beyond=fault.beyond)
     place.a, place.b = (

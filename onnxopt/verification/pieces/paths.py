@@ -35,17 +35,27 @@ def is_single(program: Program) -> bool:
     """Return whether all floats computed in a main graph are float32, so types need not be observed."""
     if any(not domain_of(f.domain) for f in program.skeleton.proto.functions):  # may be called like standard operators
         return False
-    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
-    if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
+    if _takes_others(program):
         return False
-    others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
-    others |= {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
+    others = _stored_others(program)
     for node, reads in zip(program.nodes, program.reads):
         if _makes_others(node) or (node.op_type != "Cast" and not others.isdisjoint(reads)):
             others.update(node.output)
-            if not program.fixed.issuperset(o for o in node.output if o):
+            if not program.fixed.issuperset(filter(None, node.output)):
                 return False
     return True
+
+
+def _takes_others(program: Program) -> bool:
+    """Return whether inputs may be floats except float32, or no tensors."""
+    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
+    return any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds)
+
+
+def _stored_others(program: Program) -> set[str]:
+    """Return the constants that are floats except float32."""
+    others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
+    return others | {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
 
 
 def _makes_others(node: NodeProto) -> bool:
@@ -96,17 +106,16 @@ def paths(
         before = [found[r] for r in program.reads[i] if r in found and r not in cuts]
         if node.op_type in MEASURING:  # sizes are exact
             before = []
-        depth, coarsest = max((d for d, _ in before), default=0.0), max((c for _, c in before), default=0.0)
+        depth, coarsest = map(max, zip((0.0, 0.0), *before))
         count = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
             width = _EPSILON.get(kind, EPSILON["float32"])
             own = count
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
-                own = 1.0 if depth or not rounds(node) else 0.0  # moved numbers were rounded before
+                own = float(depth > 0 or not rounds(node))  # moved numbers were rounded before
             if kind.startswith(_EXACT_TYPES):
-                own = 0.0 if own and _is_exact(program, node, types) else own
-                width = width if own else 0.0
+                own, width = (0.0, 0.0) if not own or _is_exact(program, node, types) else (own, width)
             # Sums of narrow numbers are accumulated in a wider type.
             step = min(own, 1.0) if width > EPSILON["float32"] else own
             found[output] = depth + step, max(coarsest, width) if own or coarsest else 0.0

@@ -85,20 +85,24 @@ def is_rounding(
     if not dtype or replay.dtype:
         return False
     original, of = replay.original, replay.pairs.of
-    here = {r for r in cuts_of_a if all(r in known for known in original.values)}
+    here = original.everywhere(cuts_of_a)
     try:
         a = _Part(original.runner, [of[value]], here, original.values, dtype, replay.memory // 8)
         known = {r for r in cuts if of.get(r, r) in here}
         reads = replay.program.entries(replay.program.cone([value], known), known)
-        given = {r: (replay.mine(r), replay.views.get(r)) for r in reads}
-        feeds = [
-            {r: mine[i] if view is None else view(mine[i], i) for r, (mine, view) in given.items()}
-            for i in range(len(original.values))
-        ]
-        b = _Part(replay.runner, [value], given.keys(), feeds, dtype, replay.memory // 8)
+        b = _Part(replay.runner, [value], set(reads), _feeds(replay, reads), dtype, replay.memory // 8)
         return _Question(replay, value, a, b, share).answer(cases)
     except (Failed, KeyError):
         return False
+
+
+def _feeds(replay: Replay, reads: Sequence[str]) -> list[dict[str, Any]]:
+    """Return A's values of `reads` in B's layout, by case."""
+    given = {r: (replay.mine(r), replay.views.get(r)) for r in reads}
+    return [
+        {r: mine[i] if view is None else view(mine[i], i) for r, (mine, view) in given.items()}
+        for i in range(len(replay.original.values))
+    ]
 
 
 def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], most: int) -> dict[str, Any]:
@@ -231,11 +235,16 @@ class _Question:
             return False
         if not self._channels_agree(case, x, y, exact_x, exact_y):
             return False
-        same, own = apart(exact_x, exact_y), apart(exact_y, y)
+        same = apart(exact_x, exact_y)
         if not same.within(self.share):
             constants = worst([apart(exact_y, values) for values in self._moved(case)])
             if not same.explained(constants, 1.0):
                 return False
+        return self._is_own(case, y, exact_y, off)
+
+    def _is_own(self, case: int, y: Any, exact_y: Any, off: Difference) -> bool:
+        """Return whether B's own rounding explains its difference from float64. `off`: the difference in A."""
+        own = apart(exact_y, y)
         if own.within(self.share) or own.explained(off) or own.explained(near := self._near(case, off)):
             return True
         if own.relative > _LOST or not self.b.sums:

@@ -218,16 +218,23 @@ class Replay:
             differences = [replace(d, note=_OVER.get(d.note, d.note)) for d in differences]
         if self.pairs.of.get(value) == value:  # a value of equal name has equal shape
             return False, differences, None
-        best: tuple[list[Difference], View] | None = None
+        best = self._closest(value, mine, found, share)
+        if best is not None and (best[0] or any(d.note for d in differences)):  # different shapes: the closest view
+            return best
+        return False, differences, None
+
+    def _closest(
+        self, value: str, mine: list[Any], found: list[Any], share: float
+    ) -> tuple[bool, list[Difference], View] | None:
+        """Return (whether B's values agree, differences by case, view) for the first view that agrees, or closest."""
+        best: tuple[bool, list[Difference], View] | None = None
         for view in views(mine, found):
             held = [self._difference(value, view(x, i), y, share) for i, (x, y) in enumerate(zip(mine, found))]
             if all(d.within(share) for d in held):
                 return True, held, view
-            if best is None or sum(d.relative for d in held) < sum(d.relative for d in best[0]):
-                best = held, view
-        if best is not None and any(d.note for d in differences):  # different shapes: the closest view
-            return False, *best
-        return False, differences, None
+            if best is None or sum(d.relative for d in held) < sum(d.relative for d in best[1]):
+                best = False, held, view
+        return best
 
     def _differences(self, value: str, mine: list[Any], found: list[Any], share: float) -> list[Difference]:
         """Return the differences by case, in A's layout, and losses of the narrower type."""

@@ -275,16 +275,24 @@ class Walk:
         """
         outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs]
         found = self._read_by_agreeing(outputs if last else [])
-        # Nothing compensates an overflow, or lost digits.
-        over = [v for v in self.pending if any(d.note.endswith("the narrower type") for d in self.latest.get(v, ()))]
+        over = self._losing()
         if over or not found:
             return over
-        known = self.original.values[0]
-        open_ = outputs if last else [v for v in self.b.maker if self.pairs.of.get(v, v) not in known]
-        nodes = set(self.b.cone((v for v in open_ if v not in self.cuts), self.fed))
+        nodes = set(self.b.cone(self._open(outputs, last), self.fed))
         if not last and sum(i <= self.b.maker[self.pending[-1]] for i in nodes) < _OPEN:
             return []
-        return [v for v in self.pending if v in found and self.b.maker[v] in nodes]
+        made = found.intersection(self.b.made(nodes))
+        return [v for v in self.pending if v in made]
+
+    def _losing(self) -> list[str]:
+        """Return the pending values with an overflow, or lost digits, which nothing compensates."""
+        return [v for v in self.pending if any(d.note.endswith("the narrower type") for d in self.latest.get(v, ()))]
+
+    def _open(self, outputs: Sequence[str], last: bool) -> list[str]:
+        """Return the values yet to agree: outputs at the end, before it the values that A has not reached."""
+        known = self.original.values[0]
+        open_ = outputs if last else [v for v in self.b.maker if self.pairs.of.get(v, v) not in known]
+        return [v for v in open_ if v not in self.cuts]
 
     def _read_by_agreeing(self, outputs: Sequence[str]) -> set[str]:
         """Return the pending outputs, and pending values read by values that agree otherwise."""
@@ -303,17 +311,13 @@ class Walk:
         changed on purpose (a moved scale); a later value that compensates differs only by noise, far less. Without
         rounding between cutpoints, noise explains nothing.
         """
-        first, found_paths = blocked[0], self._paths(blocked, self.fed)
-        differs = worst(self.latest[first])
-        little = -1.0 if differs.note else _MOVED * differs.relative  # beside the compensated difference
-        # Measuring noise takes runs, so only values it could explain are measured.
-        rounded = [v for v in blocked if found_paths[v].depth > 0 and not any(d.note for d in self.latest[v])]
-        rest = [v for v in rounded if v != first and worst(self.latest[v]).relative <= little and not self._hides(v)]
+        first, rounded = blocked[0], self._rounded(blocked)
+        rest = self._little_beside(first, rounded)
         noise = self.noise([first]) if first in rounded else {}  # the smallest piece, most often explained
-        heard = [v for v in noise if not unexplained(self.latest[v], noise[v], self.share(v))]
+        heard = self._heard(noise, noise)
         if not heard:
             noise |= self.noise(rest, _MERE)
-            heard = [v for v in rest if not unexplained(self.latest[v], noise.get(v, ()), self.share(v), _MERE)]
+            heard = self._heard(rest, noise, _MERE)
         self.pieces.noisy += len(heard)
         if not heard:  # last bits of entries do not reveal the loss in a cancelling sum
             some = [v for v in rounded if v == first or v in rest][:_PRECISE]
@@ -322,9 +326,23 @@ class Walk:
         self._cut_all(heard)
         return bool(heard)
 
+    def _rounded(self, values: Sequence[str]) -> list[str]:
+        """Return the values that noise could explain: measuring noise takes runs."""
+        found = self._paths(values, self.fed)
+        return [v for v in values if found[v].depth > 0 and not any(d.note for d in self.latest[v])]
+
+    def _little_beside(self, first: str, values: Sequence[str]) -> list[str]:
+        """Return the values that differ little beside the compensated difference of `first`."""
+        differs = worst(self.latest[first])
+        little = -1.0 if differs.note else _MOVED * differs.relative
+        return [v for v in values if v != first and worst(self.latest[v]).relative <= little and not self._hides(v)]
+
+    def _heard(self, values: Iterable[str], noise: Mapping[str, list[Difference]], times: float = NOISE) -> list[str]:
+        """Return the values whose differences `times` the noise explains."""
+        return [v for v in values if not unexplained(self.latest[v], noise.get(v, ()), self.share(v), times)]
+
     def _is_rounding(self, value: str, noise: Sequence[Difference]) -> bool:
-        ask = self.fed, self.fed_of_a, self.share(value)
-        return is_rounding(self.replay, value, self.latest[value], noise, *ask)
+        return is_rounding(self.replay, value, self.latest[value], noise, self.fed, self.fed_of_a, self.share(value))
 
     @property
     def agreed(self) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -134,6 +134,10 @@ class Stream:
             fitting = max(VALUES / max(rate, self._rate, 1), _MIN_SEGMENT_NODES)
             self.most = int(min(fitting, _GROWTH * max(opened.nodes, _MIN_SEGMENT_NODES), NODES))
             self._rate = rate
+
+    def everywhere(self, names: Iterable[str]) -> set[str]:
+        """Return the names of values still in memory in all cases."""
+        return {name for name in names if all(name in known for known in self.values)}
 
     def keep(self, names: Collection[str]) -> None:
         """Release all values not in `names`."""
