@@ -218,13 +218,16 @@ class CaseRunner:
             self.is_steady = self.judge.deterministic()
         return answer, self._compare(answer, data)
 
+    def _status_after(self, died: Died, recipe: Recipe) -> str:
+        return DIFFERENT if died.is_about(self.job.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
+
     def _after_deaths(self, recipe: Recipe, has_others: bool) -> tuple[Recipe, CaseRecord | None]:
         """Return the recipe to run after deaths of workers, tamed if bold, and the case if no run is left."""
         for death in self._submission.deaths:
             if death.step not in (ORIGINAL + recipe.name, COMPARE + recipe.name):
                 continue
             died = died_of(death)
-            status = DIFFERENT if died.is_about(self.job.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
+            status = self._status_after(died, recipe)
             if status == UNVERIFIED and not death.late and not recipe.tame and recipe.is_bold(self.plan):
                 recipe = replace(recipe, tame=True)
             elif status != UNVERIFIED or has_others or not self._lengthen(death):

@@ -154,6 +154,13 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
     return result
 
 
+def _not_taken(recipe: Recipe, plan: Plan, result: ModelProto) -> str:
+    """Return why the result cannot take the inputs of a case, or ""."""
+    first = next(iter(plan.overridable), None)
+    is_taken = first is None or not recipe.override or any(i.name == first for i in result.graph.input)
+    return "" if is_taken else f"B does not take `{first}`"
+
+
 def _requests(
     models: tuple[ModelProto, ModelProto], plan: Plan, options: VerifyOptions, skipped: list[CaseRecord]
 ) -> Iterator[tuple[Recipe, Read]]:
@@ -163,13 +170,11 @@ def _requests(
     """
     given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
     sets = find_data_sets(options.datasets, models[0], plan)
-    names = options.cases
-    if names is None and not sets and not given:
+    names = options.cases or ()
+    if options.cases is None and not (sets or given):
         names = ("all",)
-    others = {i.name for i in models[1].graph.input}
-    absent = [n for n in list(plan.overridable)[:1] if n not in others]
-    for recipe in choose(names or ()):
-        why = missing(recipe, plan, given) or "".join(f"B does not take `{n}`" for n in absent if recipe.override)
+    for recipe in choose(names):
+        why = missing(recipe, plan, given) or _not_taken(recipe, plan, models[1])
         if not why:
             yield recipe, functools.partial(Data, given)
         else:

@@ -24,7 +24,7 @@ from onnxopt.verification.job import (
     Answer,
     Submission,
 )
-from onnxopt.verification.records import CaseRecord, Verification
+from onnxopt.verification.records import CaseRecord, Pieces, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
@@ -39,6 +39,34 @@ _REPORT: Final = "please report it, with both models: `ONNXOPT_DEBUG=1 onnxopt v
 _REAL: Final = "give real data with --input NAME=FILE.npy"
 _TIED: Final = "an operator ties the samples of a batch to one another"
 _PLAN: Final = "raise --verify-memory"
+
+
+def _agree_in_batches(verdict: Verification, cases: Sequence[CaseRecord]) -> bool:
+    """Enter the cases of twice the size. Returns whether all agree."""
+    verdict.cases += [replace(case, outputs=case.outputs if case.status == DIFFERENT else []) for case in cases]
+    for case in cases:
+        if case.status == DIFFERENT:
+            _stop(verdict, DIFFERENT, case.note, _TIED)
+            return False
+        verdict.message += f"; the same for each part at {', '.join(f'{n}={d}' for n, d in case.dims.items())}"
+    return True
+
+
+def _copied(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
+    return [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
+
+
+def _first_failed(cases: Sequence[CaseRecord]) -> CaseRecord | None:
+    """Return a case that ended without outputs, a difference first."""
+    return next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
+
+
+def _left_open(pieces: Pieces | None, untaken: dict[str, str]) -> dict[str, str]:
+    """Return the untaken branches that pieces do not cover, and record the others as covered."""
+    if pieces is None or not (pieces.complete or pieces.unseen):
+        return untaken
+    pieces.branches = [name for name, why in untaken.items() if why not in pieces.unseen]
+    return {why: why for why in pieces.unseen}
 
 
 class JobRunner(CaseRunner):
@@ -114,13 +142,7 @@ class JobRunner(CaseRunner):
             verdict.status, verdict.reasons = INCONCLUSIVE, [f"another size was not compared: {e}"]
             verdict.message += f"; but {verdict.reasons[0]}"
             return True
-        verdict.cases += [replace(case, outputs=case.outputs if case.status == DIFFERENT else []) for case in cases]
-        for case in cases:
-            if case.status == DIFFERENT:
-                _stop(verdict, DIFFERENT, case.note, _TIED)
-                return False
-            verdict.message += f"; the same for each part at {', '.join(f'{n}={d}' for n, d in case.dims.items())}"
-        return True
+        return _agree_in_batches(verdict, cases)
 
     def _conclude(self, verdict: Verification) -> bool:
         """Compare without onnxruntime's optimizations. Returns False if the verdict is final."""
@@ -156,9 +178,9 @@ class JobRunner(CaseRunner):
         self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[CaseRecord], found: Proof
     ) -> bool:
         """Compute the verdict from these cases, and from further cases for coverage gaps."""
-        verdict.cases = [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
+        verdict.cases = _copied(cases)
         compared = [c for c in verdict.cases if c.outputs]
-        failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
+        failed = _first_failed(cases)
         conclude(verdict, compared)
         second = SecondLook(self, self._submission.options)
         is_looked = second.look(verdict, answers, failed, found)
@@ -192,16 +214,12 @@ class JobRunner(CaseRunner):
 
     def _little(self, verdict: Verification, second: SecondLook, found: Proof, answers: Sequence[Answer]) -> list[str]:
         """Return the reasons, in words, why the cases prove little."""
-        weak, untaken, _, none = found
+        weak, untaken, _, none = found if not second.is_alike else Proof({}, {}, [])
         pieces = verdict.pieces
-        if second.is_alike:
-            weak, untaken, none = {}, {}, ""
         if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
             # Inner values are covered by pieces.
             weak = {name: why for name, why in weak.items() if name in pieces.dead}
-        if pieces is not None and (pieces.complete or pieces.unseen):
-            pieces.branches = [name for name, why in untaken.items() if why not in pieces.unseen]
-            untaken = {why: why for why in pieces.unseen}
+        untaken = _left_open(pieces, untaken)
         little = [*filter(None, [none]), *weak.values()]
         if verdict.status == IN_PIECES and is_unexplained(
             verdict, self.plan, narrow=bool(self._submission.options.dtype)

@@ -43,6 +43,10 @@ _TRIES: Final = 1 << 32  # multiplications in all attempts to find livelier outp
 _NODES: Final = 7000  # nodes; larger models run in segments, as loading takes quadratic time
 
 
+def _has_nonzero(values: Sequence[Any]) -> bool:
+    return any(v.any() for v in values if isinstance(v, np.ndarray))
+
+
 class Original:
     """A model in a runtime, with graph optimizations off."""
 
@@ -201,8 +205,7 @@ class Original:
 
     def _livelier(self, case: Case, values: list[Any], given: Mapping[str, Any]) -> tuple[Case, list[Any]]:
         """Return the case with inputs rescaled to make fewer outputs zero, empty or saturated."""
-        made = (i.name for i in self.planned.inputs if i.name not in given)
-        free = [n for n in made if is_float(case.feeds[n])]
+        free = [i.name for i in self.planned.inputs if i.name not in given and is_float(case.feeds[i.name])]
         least, chosen = sum(map(is_dull, values)), 1.0
         for factor in self._factors() if free else ():
             if self.search.ended or not least:
@@ -211,7 +214,7 @@ class Original:
             with contextlib.suppress(Exception):  # the original rejects these inputs
                 feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
                 found = self._run_original(feeds)
-                if not differ(values, found) and any(v.any() for v in values if isinstance(v, np.ndarray)):
+                if not differ(values, found) and _has_nonzero(values):
                     break  # outputs do not depend on the inputs
                 if (dull := sum(map(is_dull, found))) < least:
                     least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found

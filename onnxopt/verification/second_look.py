@@ -145,7 +145,7 @@ class SecondLook:
         """Return the pieces, places and noise; None if not needed, or no case can be compared."""
         if self.is_alike:
             return None
-        is_deep = bool(answers) and self._hides(found)
+        is_deep = self._hides(answers, found)
         all_ = verdict.pieces is not None or is_deep or self._redecides(answers)
         groups = _groups(verdict, answers, wrong, all_=all_)
         if not (is_asked or all_) or not (groups or verdict.pieces):
@@ -155,11 +155,19 @@ class SecondLook:
         pieces, places = self._in_groups(verdict.pieces, groups, found)
         if not places:
             pieces = self._with_gaps(pieces, answers, found, is_deep=is_deep)
-        noise = {}
+        return self._with_noise(
+            verdict, _Seen(pieces, places, {}), [*chain(*(group for group, _ in groups))], found, is_rough=is_rough
+        )
+
+    def _with_noise(
+        self, verdict: Verification, seen: _Seen, names: Sequence[str], found: Proof, *, is_rough: bool
+    ) -> _Seen:
+        """Return the same with the noise, and cases beside these, if rounding may explain a difference."""
+        pieces, places, noise = seen
         if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
-            names = list(dict.fromkeys([*pieces.cases, *chain.from_iterable(group for group, _ in groups)]))
+            names = list(dict.fromkeys([*pieces.cases, *names]))
             noise = self._noise(verdict, names, decides=not pieces.complete)
-        seen = _Seen(pieces, places, noise)
+            seen = _Seen(pieces, places, noise)
         return self._beside(verdict, seen, found) if noise and not places else seen
 
     def _with_gaps(self, pieces: Pieces, answers: Sequence[Answer], found: Proof, *, is_deep: bool) -> Pieces:
@@ -224,11 +232,11 @@ class SecondLook:
         self._runner.hold(names)
         return [self._judge.kept[name][0] for name in names]
 
-    def _hides(self, found: Proof) -> bool:
+    def _hides(self, answers: Sequence[Answer], found: Proof) -> bool:
         """Return whether differing parts may exist that no case ran, besides known untaken branches."""
         is_seen = not self._plan.hides and {*found.taken, *found.untaken}.issuperset(self._plan.conditions)
         with contextlib.suppress(OSError, ValueError):  # reported when run
-            return (not is_seen or self._runner.job.foreign) and self._judge.looked().hides()
+            return bool(answers) and (not is_seen or self._runner.job.foreign) and self._judge.looked().hides()
         return False
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:

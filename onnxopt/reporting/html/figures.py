@@ -124,11 +124,7 @@ def _lanes(runs: list[dict[str, Any]], worked: list[str], nodes: int, times: boo
     rest: list[Markup] = []
     before = nodes
     for run, start, length in zip(runs, starts, lengths):
-        did = before - run["nodes"]
-        took = f", {run['seconds'] * 1e3:,.1f} ms" if times else ""
-        title = f"{run['name']}: {counted(run['nodes'], 'node')} left{took}"
-        place = f"left:min({start / whole:.3%},100% - 3px);width:{length / whole:.3%}"
-        mark = tag("i", style=place, title=title, class_="did" if did else None)
+        mark = _mark(run, start / whole, length / whole, times, did=run["nodes"] != before)
         name = run["name"] if run["name"] in lanes else ""
         (lanes[name] if name else rest).append(mark)
         spent[name] = spent.get(name, 0) + run["seconds"]
@@ -137,6 +133,14 @@ def _lanes(runs: list[dict[str, Any]], worked: list[str], nodes: int, times: boo
     if rest:
         rows.append(_lane("others" if rows else "all passes", rest, spent.get("", 0), times))
     return tag("div", _curve(runs, starts, lengths, whole, nodes), *rows, class_="lanes")
+
+
+def _mark(run: dict[str, Any], start: float, length: float, times: bool, *, did: bool) -> Markup:
+    """Returns the mark of a run of a pass. `start`, `length`: shares of the whole time; `did`: it changed nodes."""
+    took = f", {run['seconds'] * 1e3:,.1f} ms" if times else ""
+    title = f"{run['name']}: {counted(run['nodes'], 'node')} left{took}"
+    place = f"left:min({start:.3%},100% - 3px);width:{length:.3%}"
+    return tag("i", style=place, title=title, class_="did" if did else None)
 
 
 def _lane(name: str, marks: list[Markup], seconds: float, times: bool) -> Markup:
@@ -167,16 +171,11 @@ def passes(data: dict[str, Any]) -> Markup:
     pipeline, times = data["history"]["report"]["pipeline"], data["times"]
     did = [p for p in pipeline["passes"] if pass_hits(p) or p["nodes"] or statistics(p)]
     idle = [p["name"] for p in pipeline["passes"] if p not in did]
-    longest = max([p["seconds"] for p in did], default=0) or 1.0
-    head = ["pass", "runs", "rewrites", "nodes", "bytes of constants", *(["time"] if times else [])]
-    cells = [tag("th", text, scope="col", class_="num" if i else None) for i, text in enumerate(head)]
-    rows = [row for p in did for row in _pass(p, longest, times)]
-    table = tag("div", tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows)), class_="scroll")
     told = "the optimization was run again for this page" if data["history"]["repeated"] else "as recorded"
     return tag(
         "section",
         tag("header", tag("h2", "Passes"), tag("p", told)),
-        table if did else tag("p", "No pass changed anything.", class_="none"),
+        _table(did, times) if did else tag("p", "No pass changed anything.", class_="none"),
         _aside(f"{len(idle)} found nothing to do", idle),
         _aside(
             f"{len(pipeline['skipped'])} did not run", [f"{name}: {why}" for name, why in pipeline["skipped"].items()]
@@ -184,6 +183,14 @@ def passes(data: dict[str, Any]) -> Markup:
         id="passes",
         class_="panel",
     )
+
+
+def _table(did: list[dict[str, Any]], times: bool) -> Markup:
+    longest = max(p["seconds"] for p in did) or 1.0
+    head = ["pass", "runs", "rewrites", "nodes", "bytes of constants", *(["time"] if times else [])]
+    cells = [tag("th", text, scope="col", class_="num" if i else None) for i, text in enumerate(head)]
+    rows = [row for p in did for row in _pass(p, longest, times)]
+    return tag("div", tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows)), class_="scroll")
 
 
 def _aside(title: str, texts: list[str]) -> Markup | None:

@@ -53,13 +53,7 @@ def page(data: dict[str, Any]) -> str:
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
     names = [PurePath(s["path"]).name for s in data["stats"]]
     shown = data["failures"].attempt("Graphs", lambda: json_script(_shown(data), id="data"), None)
-    sections, rows = [], []
-    for row in _OF_A_RUN if data["history"] is not None else _WITHOUT:
-        made = [(name, part) for name, make in row if (part := _section(name, make, data)) is not None]
-        sections += [name for name, _ in made if name != _UNLISTED]
-        rows.append(
-            tag("div", *(part for _, part in made), class_="columns") if len(made) > 1 else join(*(p for _, p in made))
-        )
+    sections, rows = _rows(data)
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -82,6 +76,17 @@ def page(data: dict[str, Any]) -> str:
         *((shown, tag("script", library), tag("script", own)) if "Graphs" not in data["failures"] else ()),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _rows(data: dict[str, Any]) -> tuple[list[str], list[Markup]]:
+    """Return (names of sections to link, rows of sections)."""
+    sections, rows = [], []
+    for row in _OF_A_RUN if data["history"] is not None else _WITHOUT:
+        made = [(name, part) for name, make in row if (part := _section(name, make, data)) is not None]
+        sections += [name for name, _ in made if name != _UNLISTED]
+        parts = [part for _, part in made]
+        rows.append(tag("div", *parts, class_="columns") if len(parts) > 1 else join(*parts))
+    return sections, rows
 
 
 def _section(name: str, make: Callable[[dict[str, Any]], Markup | None], data: dict[str, Any]) -> Markup | None:

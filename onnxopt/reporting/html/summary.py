@@ -36,23 +36,27 @@ def summary(data: dict[str, Any]) -> Markup:
 
 def cards(data: dict[str, Any]) -> Markup:
     stats = data["stats"]
-    standard = [str(s["opsets"].get("ai.onnx", "none")) for s in stats]
-    irs = [f"IR {s['ir_version']}" for s in stats]
-    others = [", ".join(f"{d} {v}" for d, v in s["opsets"].items() if d != "ai.onnx") for s in stats]
-    below = [" → ".join(dict.fromkeys(irs)), " → ".join(text or "no other" for text in dict.fromkeys(others))]
     found = [
         _card("Nodes", [s["nodes"] for s in stats], exact),
         _card("Bytes on disk", [s["file_bytes"] for s in stats], size),
         _card("Parameters", [s["parameters"] for s in stats], count),
         _card("Bytes of weights", [sum(s["bytes_by_type"].values()) for s in stats], size),
         _card("Operator types", [len(s["operators"]) for s in stats], exact),
-        _fact("Opset", " → ".join(dict.fromkeys(standard)), ", ".join(below if any(others) else below[:1])),
+        _opsets(stats),
     ]
     if data["history"] is not None and data["times"]:
         report = data["history"]["report"]
         rounds = report["pipeline"]["rounds"]
         found.append(_fact("Time", f"{report['seconds']:.2f} s", f"{counted(rounds, 'round')}"))
     return tag("dl", *found, class_="cards")
+
+
+def _opsets(stats: list[dict[str, Any]]) -> Markup:
+    standard = [str(s["opsets"].get("ai.onnx", "none")) for s in stats]
+    irs = [f"IR {s['ir_version']}" for s in stats]
+    others = [", ".join(f"{d} {v}" for d, v in s["opsets"].items() if d != "ai.onnx") for s in stats]
+    below = [" → ".join(dict.fromkeys(irs)), " → ".join(text or "no other" for text in dict.fromkeys(others))]
+    return _fact("Opset", " → ".join(dict.fromkeys(standard)), ", ".join(below if any(others) else below[:1]))
 
 
 def _card(name: str, figures: list[int], show: Any) -> Markup:
@@ -126,6 +130,15 @@ def _notes_of_run(data: dict[str, Any]) -> Iterator[tuple[object, str]]:
 _MAX_ROWS: Final = 12  # rows before the rest is folded
 
 
+def _types(name: str, kind: str, types: list[str | None], labels: list[str]) -> Markup:
+    """Returns the row of an input or output. `types`: by model, None if absent."""
+    cells = [
+        tag("td", t if t is not None else "absent", class_="mono", data_label=label) for t, label in zip(types, labels)
+    ]
+    head = tag("th", name, scope="row"), tag("td", kind, class_="kind")
+    return tag("tr", *head, *cells, class_="differing" if len(set(types)) > 1 else None)
+
+
 def interface(data: dict[str, Any]) -> Markup:
     """Returns inputs and outputs with types; for two models, the types before and after."""
     stats = data["stats"]
@@ -133,20 +146,7 @@ def interface(data: dict[str, Any]) -> Markup:
     for kind in ("input", "output"):
         held = [s[f"{kind}s"] for s in stats]
         for name in dict.fromkeys(name for side in held for name in side):
-            types = [side.get(name) for side in held]
-            cells = [
-                tag("td", t if t is not None else "absent", class_="mono", data_label=label)
-                for t, label in zip(types, labels)
-            ]
-            rows.append(
-                tag(
-                    "tr",
-                    tag("th", name, scope="row"),
-                    tag("td", kind, class_="kind"),
-                    *cells,
-                    class_="differing" if len(set(types)) > 1 else None,
-                )
-            )
+            rows.append(_types(name, kind, [side.get(name) for side in held], labels))
     dynamic = [f"{symbol} ({', '.join(places[:_MAX_ROWS])})" for symbol, places in stats[-1]["dynamic"].items()]
     return tag(
         "section",
