@@ -91,18 +91,8 @@ class Facts(Ranges):
 
     def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
         self._makers.update(dict.fromkeys(node.output, node))
-        if node.domain in STANDARD:
-            if node.op_type in COMPARING:
-                x, y = (r or ANY for r in reads)
-                low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
-                return [_compared(node.op_type, low, high, x.nan or y.nan)]
-            if node.op_type in _CONNECTIVES.keys() - _COPIES:
-                return [_connected(node.op_type, [r or _EITHER for r in reads])]
-            if node.op_type == "Where" and reads[0] and _is_single(reads[0]):
-                return [reads[1 if reads[0].low else 2]]
-            if node.op_type == "Cast" and int_of(node, "to") == _BOOL:
-                x = reads[0] or ANY
-                return [_connected("Not", [_compared("Equal", x.low, x.high, x.nan)])]
+        if node.domain in STANDARD and (decided := _logical(node, reads) or _selected(node, reads)):
+            return decided
         made = super().transfer(node, reads)
         if node.op_type == "Constant":
             return made
@@ -224,6 +214,26 @@ class Facts(Ranges):
         return Range(max(fact.low, whole.low), min(fact.high, whole.high), True, False) if whole else fact
 
 
+def _logical(node: NodeProto, reads: Sequence[Range | None]) -> list[Range]:
+    """Return the truth of a comparison or a connective; [] for further operators."""
+    if node.op_type in COMPARING:
+        x, y = (r or ANY for r in reads)
+        low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
+        return [_compared(node.op_type, low, high, x.nan or y.nan)]
+    is_connective = node.op_type in _CONNECTIVES.keys() - _COPIES
+    return [_connected(node.op_type, [r or _EITHER for r in reads])] if is_connective else []
+
+
+def _selected(node: NodeProto, reads: Sequence[Range | None]) -> list[Range | None]:
+    """Return the fact of a Where of known condition, or of a Cast to booleans; [] for further operators."""
+    if node.op_type == "Where" and reads[0] and _is_single(reads[0]):
+        return [reads[1 if reads[0].low else 2]]
+    if node.op_type == "Cast" and int_of(node, "to") == _BOOL:
+        x = reads[0] or ANY
+        return [_connected("Not", [_compared("Equal", x.low, x.high, x.nan)])]
+    return []
+
+
 def _compared(op: str, low: float, high: float, nan: bool) -> Range:
     """Return the range of a comparison, by bounds of the difference of its operands. NaN compares false."""
     if op.startswith("Less"):
@@ -266,13 +276,18 @@ def _rounded(op: str, kind: ElementType | None, fact: Range) -> Range | None:
         return None
     if op not in _CLOSE:
         return Range(0.0) if op in _SIGNED and fact.never_negative else None
+    low, high = _widened(kind, fact)
+    overflows = math.isinf(low) or math.isinf(high)
+    return Range(low, high, fact.integer and op not in ("Div", "Sqrt"), fact.nan or overflows)
+
+
+def _widened(kind: ElementType, fact: Range) -> tuple[float, float]:
+    """Return the bounds with errors of rounding, infinite beyond the type."""
     error = max(_ROUNDINGS * kind.epsilon, _LEAST_ERROR)
     low, high = (n * (1.0 + error * sign * math.copysign(1.0, n)) for n, sign in ((fact.low, -1), (fact.high, 1)))
     least = _ROUNDINGS * max(kind.tiny, _FLOAT32.tiny)  # smaller numbers may become zero
     low, high = (0.0 if 0 < low < least else low), (0.0 if -least < high < 0 else high)
-    overflows = low < -kind.high or high > kind.high
-    low, high = (-math.inf if low < -kind.high else low), (math.inf if high > kind.high else high)
-    return Range(low, high, fact.integer and op not in ("Div", "Sqrt"), fact.nan or overflows)
+    return (-math.inf if low < -kind.high else low), (math.inf if high > kind.high else high)
 
 
 # -- of a file --------------------------------------------------------------------------------------------
@@ -296,19 +311,24 @@ def always_empty(path: Path) -> set[str]:
     Declared empty inputs are not trusted.
     """
     proto = Skeleton(path).proto
-    for given in proto.graph.input:
-        for dim in given.type.tensor_type.shape.dim:
-            if not dim.dim_value:
-                dim.ClearField("dim_value")
+    for dim in (d for given in proto.graph.input for d in given.type.tensor_type.shape.dim):
+        if not dim.dim_value:
+            dim.ClearField("dim_value")
     model = _inferred(proto)
+    nothing = _stacking_nothing(model)
+    dims = {o.name: o.type.tensor_type.shape.dim for o in model.graph.output}
+    return {name for name in dims if name in nothing or any(is_fixed(d) and not d.dim_value for d in dims[name])}
+
+
+def _stacking_nothing(model: ModelProto) -> set[str]:
+    """Return the stacked results of Loops without iterations, and their copies."""
     facts, nothing = Facts(model.graph, model.functions), set[str]()
     for node in (n for n in model.graph.node if n.domain in STANDARD):
         if node.op_type == "Loop" and any((facts.of(name) or ANY).high <= 0 for name in deciding_of(node)):
             nothing.update(filter(None, node.output[len(node.input) - 2 :]))  # stacked, and unknown to inference
         elif node.op_type in ("Identity", "Cast") and node.input[0] in nothing:
             nothing.update(node.output)
-    dims = {o.name: o.type.tensor_type.shape.dim for o in model.graph.output}
-    return {name for name in dims if name in nothing or any(is_fixed(d) and not d.dim_value for d in dims[name])}
+    return nothing
 
 
 def can_change(proto: ModelProto) -> Changing:

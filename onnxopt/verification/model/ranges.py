@@ -56,18 +56,23 @@ _BREAKPOINTS: Final[dict[tuple[str, int], Callable[[_Attributes, _Operands], Ite
 }
 
 
-def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
-    """Yield the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
+def _candidates(node: NodeProto, k: int, numbers: Numbers) -> list[float]:
     kind = node.op_type
     if kind in MUTUAL:
         found = [n for i, name in enumerate(node.input) if i != k for n in numbers(name)]
-        found += [math.nan] if kind == "Equal" and len({*node.input}) == 1 else []  # NaN is not equal to itself
-    elif (kind, k) in _BREAKPOINTS:
+        return (
+            [*found, math.nan] if kind == "Equal" and len({*node.input}) == 1 else found
+        )  # NaN is not equal to itself
+    if (kind, k) in _BREAKPOINTS:
         given = {a.name: attribute_value(a) for a in node.attribute if not a.ref_attr_name}
-        found = [*_BREAKPOINTS[kind, k](given, lambda i: numbers(node.input[i]) if i < len(node.input) else [])]
-    else:
-        return
-    for number in found:
+        return [*_BREAKPOINTS[kind, k](given, lambda i: numbers(node.input[i]) if i < len(node.input) else [])]
+    return []
+
+
+def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
+    """Yield the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
+    kind = node.op_type
+    for number in _candidates(node, k, numbers):
         is_nan = math.isnan(number) and kind in ("IsNaN", "Equal")
         if abs(number) < _MAX_BOUND or is_nan or kind == "IsInf":
             yield number
@@ -223,12 +228,8 @@ class Ranges(Forward[Range]):
         traits = operator(kind).traits
         if "within" in traits:
             return first._replace(integer=first.integer and "exact" in traits)
-        nan = any(r.nan for r in known) or any(not math.isfinite(n) for r in known for n in r[:2])
-        is_even = kind == "Pow" and len(known) > 1 and known[1].low == known[1].high and known[1].low % 2 == 0
-        is_signed = "signed" in traits and all(r.never_negative for r in known)
-        if is_even or (kind == "Pow" and first.never_negative) or (is_signed and all(a.f >= 0 for a in node.attribute)):
-            return Range(0.0, nan=nan)
-        return Range(nan=nan or "like" not in traits)
+        nan = not all(map(_is_finite, known))
+        return Range(0.0, nan=nan) if _is_never_negative(node, known) else Range(nan=nan or "like" not in traits)
 
     def _quantized(self, node: NodeProto, known: Sequence[Range]) -> Range:
         """Return the range of the zero point's type (QuantizeLinear), or of the scaled distance from it."""
@@ -253,15 +254,33 @@ class Ranges(Forward[Range]):
         return functools.reduce(joined, known)
 
 
+def _is_finite(fact: Range) -> bool:
+    return not fact.nan and math.isfinite(fact.low) and math.isfinite(fact.high)
+
+
+def _is_never_negative(node: NodeProto, known: Sequence[Range]) -> bool:
+    """Return whether a power, or a result with the sign of its operands, is never negative."""
+    if node.op_type == "Pow":
+        is_even = len(known) > 1 and known[1].low == known[1].high and known[1].low % 2 == 0
+        return is_even or known[0].never_negative
+    is_signed = "signed" in operator(node.op_type).traits and all(r.never_negative for r in known)
+    return is_signed and all(a.f >= 0 for a in node.attribute)
+
+
 def _operands(node: NodeProto, row: Operator, reads: Sequence[Range | None]) -> list[Range]:
     """Return the ranges of the operands that results are computed from."""
-    if node.op_type == "Clip":  # a missing bound is infinite, and in older opsets an attribute
-        given = {a.name: a.f for a in node.attribute}
-        ends = given.get("min", -math.inf), given.get("max", math.inf)
-        bounds = [Range(n, n, not given, False) for n in ends]
-        found = [r or ANY if name else bounds[k - 1] for k, (name, r) in enumerate(zip(node.input, reads))]
-        return [*found, *bounds[len(found) - 1 :]]
+    if node.op_type == "Clip":
+        return _clipped(node, reads)
     return [r or ANY for k, (name, r) in enumerate(zip(node.input, reads)) if name and row.role(k) in (DATA, BOUND)]
+
+
+def _clipped(node: NodeProto, reads: Sequence[Range | None]) -> list[Range]:
+    """Return the ranges of operand and bounds; a missing bound is infinite, and in older opsets an attribute."""
+    given = {a.name: a.f for a in node.attribute}
+    ends = given.get("min", -math.inf), given.get("max", math.inf)
+    bounds = [Range(n, n, not given, False) for n in ends]
+    found = [r or ANY if name else bounds[k - 1] for k, (name, r) in enumerate(zip(node.input, reads))]
+    return [*found, *bounds[len(found) - 1 :]]
 
 
 def joined(a: Range, b: Range) -> Range:
@@ -302,16 +321,18 @@ def _computed(kind: str, known: Sequence[Range], *, is_square: bool = False) -> 
     """Return the range of a function, computed at bounds of the operands. `is_square`: of the same operand twice."""
     if kind == "Div" and known[1].low <= 0 <= known[1].high:
         return ANY
-    nan = any(r.nan for r in known) or kind == "Div"
-    nan = nan or (kind in _MAKING_NAN and any(not math.isfinite(n) for r in known for n in r[:2]))
-    corners: Iterable[tuple[float, ...]]
-    if kind in _RISING:
-        corners = zip(*(r[:2] for r in known))
-    elif kind == "Abs" or is_square:  # least near zero
-        low, high = known[0][:2]
-        corners = [(n,) * len(known) for n in (low, min(max(low, 0.0), high), high)]
-    else:
-        corners = itertools.product(*(r[:2] for r in known))
+    nan = kind == "Div" or any(r.nan for r in known) or (kind in _MAKING_NAN and not all(map(_is_finite, known)))
+    corners = _corners(kind, known, is_square=is_square)
     compute = _RISING.get(kind) or _MONOTONE[kind]
     ends = [n for n in itertools.starmap(compute, corners) if not math.isnan(n)]
     return Range(min(ends), max(ends), kind in _WHOLE and all(r.integer for r in known), nan) if ends else ANY
+
+
+def _corners(kind: str, known: Sequence[Range], *, is_square: bool) -> Iterable[tuple[float, ...]]:
+    """Return the bounds of the operands at which a function is least and largest."""
+    if kind in _RISING:
+        return zip(*(r[:2] for r in known))
+    if kind == "Abs" or is_square:  # least near zero
+        low, high = known[0][:2]
+        return [(n,) * len(known) for n in (low, min(max(low, 0.0), high), high)]
+    return itertools.product(*(r[:2] for r in known))

@@ -234,11 +234,17 @@ def _reshape(call: Call) -> Shape:
     dims, copies = call.shapes[0] or (), not call.number("allowzero")
     found = [dims[k] if n == 0 and copies and k < len(dims) else n or UNKNOWN for k, n in enumerate(target)]
     if found.count(UNKNOWN) == 1 and UNKNOWN not in dims and call.shapes[0] is not None:
-        rest, made = Counter(dims), Counter(d for d in found if d != UNKNOWN)
-        before, after = (list((x - y).elements()) for x, y in ((rest, made), (made, rest)))
-        if all(isinstance(d, int) for d in (*before, *after)):
-            found[found.index(UNKNOWN)] = math.prod(map(int, before)) // max(math.prod(map(int, after)), 1)
+        found[found.index(UNKNOWN)] = _remaining(dims, [d for d in found if d != UNKNOWN])
     return tuple(found)
+
+
+def _remaining(dims: Shape, known: Sequence[int | str]) -> int:
+    """Return the size of a dim beside the known ones, for as many elements; UNKNOWN unless a number."""
+    rest, made = Counter(dims), Counter(known)
+    before, after = (list((x - y).elements()) for x, y in ((rest, made), (made, rest)))
+    if not all(isinstance(d, int) for d in (*before, *after)):
+        return UNKNOWN
+    return math.prod(map(int, before)) // max(math.prod(map(int, after)), 1)
 
 
 def _reduced(call: Call) -> Shape:

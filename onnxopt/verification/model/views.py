@@ -55,14 +55,18 @@ class _Modes(Ranges):
         return super().transfer(node, reads)
 
 
+def _constants(model: ModelProto) -> list[TensorProto]:
+    is_listed = model.ir_version < 4  # before, every initializer had to be listed as an input
+    given = set() if is_listed else {i.name for i in model.graph.input}
+    return [t for t in model.graph.initializer if t.name not in given]
+
+
 def leave_out_false_modes(model: ModelProto) -> None:
     """Remove constant false `training_mode` operands of Dropout (the default) in place, also in bodies and functions.
 
     Overridable initializers are no constants.
     """
-    is_listed = model.ir_version < 4  # before, every initializer had to be listed as an input
-    given = set() if is_listed else {i.name for i in model.graph.input}
-    known = [t for t in model.graph.initializer if t.name not in given]
+    known = _constants(model)
     for nodes, tensors in ((model.graph.node, known), *((f.node, []) for f in model.functions)):
         found = _Modes()
         found.constants.update((t.name, t) for t in tensors)
@@ -136,7 +140,7 @@ def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
     """
     graphs = [graph, *(body for node in inside(graph.node) for body in bodies_of(node))]
     infos = [i for g in graphs for i in (*g.input, *g.output, *g.value_info)]
-    named = [*infos, *(t for g in graphs for t in (*g.initializer, *(s.values for s in g.sparse_initializer)))]
+    named = [*infos, *(t for g in graphs for t in _initializers(g))]
     fields = [field for node in inside(graph.node) for field in (node.input, node.output)]
     dims = [d for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param]
     values = _apart(names, {i.name for i in named}.union(*fields))
@@ -147,6 +151,10 @@ def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
         field[:] = [values.get(name, name) for name in field]
     for d in dims:
         d.dim_param = symbols.get(d.dim_param, d.dim_param)
+
+
+def _initializers(graph: GraphProto) -> list[TensorProto]:
+    return [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
 
 
 def _apart(names: Mapping[str, str], there: set[str]) -> dict[str, str]:
@@ -191,6 +199,12 @@ def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
         prune(nodes, outputs)
 
 
+def _dequantize(node: NodeProto, quantizer: NodeProto | None, numbers: Mapping[str, bytes]) -> None:
+    if quantizer is not None and _scaling(node, numbers) == _scaling(quantizer, numbers):
+        node.op_type, node.domain, node.input[:] = "Identity", "", [quantizer.input[0]]
+        del node.attribute[:]
+
+
 def _pass_through(
     graph: GraphProto | FunctionProto, keep: set[str], numbers: Mapping[str, bytes], quantizers: Mapping[str, NodeProto]
 ) -> None:
@@ -208,10 +222,7 @@ def _pass_through(
         elif node.op_type == "QuantizeLinear" and keep.isdisjoint(_names(node)):
             quantizers[node.output[0]] = node
         elif node.op_type == "DequantizeLinear" and keep.isdisjoint(_names(node)):
-            quantizer = quantizers.get(node.input[0])
-            if quantizer is not None and _scaling(node, numbers) == _scaling(quantizer, numbers):
-                node.op_type, node.domain, node.input[:] = "Identity", "", [quantizer.input[0]]
-                del node.attribute[:]
+            _dequantize(node, quantizers.get(node.input[0]), numbers)
 
 
 def _names(node: NodeProto) -> list[str]:
