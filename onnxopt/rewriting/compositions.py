@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,6 @@ _MAX_CHAIN: Final = 8  # operators of a chain
 _MAX_COPIED_BYTES: Final = 1 << 14  # bytes of indices that may be copied
 _WEIGHTS: Final = {"GatherND": 3, "Expand": 2, "Gather": 2, "Tile": 2, "Slice": 1, "Transpose": 1}
 _BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # the map determines the dims of these results
-_CHAINS: Final = "chains of moves"
 LEFT: Final = "as many operators would be left"
 
 
@@ -106,11 +105,10 @@ def _steps(m: Match, nodes: Sequence[Node], shared: bool) -> list[Step]:
 
 
 def _fewest(m: Match, x: Value, nodes: Sequence[Node]) -> list[Step]:
-    """Return the fewest operators for a chain. Equal chains, as in repeated layers, are composed once for a round of
-    passes."""
+    """Return the fewest operators for a chain. Equal chains, as in repeated layers, are composed once."""
     values: dict[Value, int] = {}
     key = m.opset, m.shape(x), *[_told(m, node, values) for node in nodes]
-    known = cast("dict[Any, _Answer]", m.graph.model.analyses.setdefault(_CHAINS, {}))
+    known: dict[Any, _Answer] = m.graph.model.chains
     if key not in known:
         steps, reason = list[Step](), ""
         try:

@@ -170,8 +170,8 @@ class Driver:
             if levels:
                 if len(node.inputs) > _MAX_SEARCHED_INPUTS:
                     return True
-                for v in node.operands:
-                    if v.producer is not None and is_due(v.producer, levels - 1):
+                for v in node.inputs:  # asked most: a list of the present operands would cost more than the test
+                    if v is not None and v.producer is not None and is_due(v.producer, levels - 1):
                         return True
             return False
 

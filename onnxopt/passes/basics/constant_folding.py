@@ -97,8 +97,8 @@ class _Cone:
                 self.freed[node] = sum(self._frees(node, v) for v in dict.fromkeys(present(node.inputs)))
 
     def _foldable(self, node: Node) -> bool:
-        for v in node.operands:
-            if not v.constant and v.producer not in self.nodes:
+        for v in node.inputs:
+            if v is not None and not v.constant and v.producer not in self.nodes:
                 return False
         if self.failed.get(node) == [*map(producer, node.inputs)]:  # retried if a producer changed since
             return False

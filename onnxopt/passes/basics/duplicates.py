@@ -161,8 +161,8 @@ def _gives_the_same(graph: Graph, op: str) -> bool:
 
 def _reads_alone(node: Node) -> bool:
     """Whether some input of the node has no other reader, so that no equal node can exist."""
-    for v in node.operands:
-        if len(v.users) == 1 and not v.constant:
+    for v in node.inputs:
+        if v is not None and len(v.users) == 1 and not v.constant:
             return True
     return False
 
