@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from onnxopt.analysis.loading import Loading
 
 
+def kind_of_initializer(value: Value) -> str:
+    """Return why an initializer is not constant; empty for other values."""
+    if value.tensor is None:
+        return ""
+    return "an initializer that callers may override" if value.is_input else "an initializer that training changes"
+
+
 # -- purity: a result that depends on the inputs only may be folded or shared ----------------------------------
 
 # Quantization marks structure for runtimes; containers are no tensors; the rest is handled elsewhere.

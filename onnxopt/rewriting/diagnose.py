@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
+from onnxopt.analysis.constants import kind_of_initializer
 from onnxopt.errors import OnnxOptError, UsageError, any_of, few, is_no_fault, nearest
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -26,7 +27,6 @@ from onnxopt.rewriting.matcher import (
     attribute_fits,
     has_defaults,
     holds,
-    kind_of_initializer,
     match,
     reads_one_of,
 )

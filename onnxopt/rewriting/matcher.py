@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.analysis.constants import kind_of_initializer
 from onnxopt.analysis.types import rank
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -357,13 +358,6 @@ def value_equals(value: Value, literal: object) -> bool:
     if isinstance(literal, bool) or element_kind(value.array) == "b":
         return isinstance(literal, bool) and element_kind(value.array) == "b" and bool(element) == literal
     return element_kind(value.array) != "S" and bool(element == literal)
-
-
-def kind_of_initializer(value: Value) -> str:
-    """Return why an initializer is not constant; empty for other values."""
-    if value.tensor is None:
-        return ""
-    return "an initializer that callers may override" if value.is_input else "an initializer that training changes"
 
 
 def _refusal(b: Bindings) -> str | None:
