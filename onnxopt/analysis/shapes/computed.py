@@ -66,7 +66,7 @@ def _store(
 ) -> bool:
     """Store the types if all dims are settled: numbers, symbols of the file, expressions of these, dims of `read`.
 
-    `partly`: other dims are unknown.
+    `partly`: other dims are unknown, of a node just made: what a rule makes and drops again is no news for the graph.
     """
     allowed, model.inference_allowed = model.inference_allowed, False
     found: dict[Value, Shape] = {}
@@ -83,7 +83,7 @@ def _store(
     finally:
         model.inference_allowed = allowed
     for v, shape in found.items():
-        learn(v, shape, asked=model.is_vague and not v.unasked)
+        learn(v, shape, asked=model.is_vague and not v.unasked and not partly)
         model.is_vague |= None in shape
     return True
 
