@@ -25,13 +25,13 @@ import numpy as np
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.operators import WINDOWS, having
-from onnxopt.verification.pieces.doubled import as_double, is_sum, narrows, widening, with_sums
 from onnxopt.verification.pieces.noise import Channels, are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program, types_of
 from onnxopt.verification.programs.runner import Opened, Prepare, Runner
 from onnxopt.verification.programs.stream import size_of
+from onnxopt.verification.programs.transforms import as_double, is_sum, narrows, widening, with_sums
 from onnxopt.verification.rounding import (
     EPSILON,
     NOISE,
