@@ -123,7 +123,7 @@ def test_passes_are_listed_with_their_option_and_a_sentence(run: Run) -> None:
     assert listed["convert-dtype"] == "--dtype"
     assert listed["wrong-pass"] == "--with"
     assert listed["fixpoint"] == "-"
-    assert any(line.endswith("consecutive dims of a tensor are one Shape") for line in lines)
+    assert any(line.endswith("consecutive dims taken from a Shape are a Shape of these") for line in lines)
 
 
 def test_a_pass_with_its_own_option_is_not_run_by_with(run: Run, small: Path) -> None:

@@ -97,7 +97,7 @@ def test_strict_refuses_rounding_noise(run: Run, rough: Rough, tmp_path: Path) -
     ("body", "says", "hint"),
     [
         (
-            "<float z = {0}> { i = Identity (x) y = Mul (i, z) }",
+            "<float z = {0}> { i = Abs (x) j = Abs (i) y = Mul (j, z) }",
             "verification is inconclusive, which --strict refuses: ",
             "give real data with --input NAME=FILE.npy",
         ),

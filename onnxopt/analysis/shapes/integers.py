@@ -103,7 +103,7 @@ def _cast(s: ShapeData, n: Node) -> Array | None:
 
 def _truncated(floats: Array) -> Array | None:
     """Return the integers cast from a few constant floats; None for others, and for large or infinite floats."""
-    if floats.size > SMALL or floats.dtype.kind != "f" or not (abs(floats) < _MAX_EXACT_QUOTIENT).all():
+    if floats.size > SMALL or element_kind(floats) != "f" or not (abs(floats) < _MAX_EXACT_QUOTIENT).all():
         return None
     return np.array(floats.astype(np.int64).tolist(), dtype=object).reshape(floats.shape)
 
