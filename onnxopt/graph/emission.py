@@ -6,7 +6,7 @@ A checker of the whole model would find an invalid node only later, and could no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from onnx import AttributeProto, NodeProto, TensorProto
 
@@ -31,6 +31,8 @@ from onnxopt.proto.messages import make_attribute, qualified, type_name
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
+
+_BODIES: Final = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def make_call(
@@ -272,13 +274,16 @@ def _objection(
     for i in defined.needed:
         if i < len(inputs) and inputs[i] is None:
             return f"its input {i} is absent"
-    if objection := next(filter(None, (_objection_to(a, defined) for a in attributes)), ""):
-        return objection
-    if body := next((a.name for a in attributes if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)), ""):
-        return f"its body `{body}` cannot be made by a pass"
-    if not known and defined.deprecated:
+    for a in attributes:
+        if objection := _objection_to(a, defined):
+            return objection
+        if a.type in _BODIES:
+            return f"its body `{a.name}` cannot be made by a pass"
+    if known:
+        return ""
+    if defined.deprecated:
         return f"it is deprecated in opset {opset}"
-    missing = () if known else defined.required.difference(a.name for a in attributes)
+    missing = defined.required and defined.required.difference([a.name for a in attributes])
     return f"its attribute `{min(missing)}` is missing" if missing else ""
 
 

@@ -53,8 +53,10 @@ class Signature:
     def takes(self, count: int) -> bool:
         """Whether a call may have `count` inputs. Optional trailing inputs below the minimum may be missing (Loop)."""
         least, most = self.inputs
+        if least <= count <= most:
+            return True
         missing = self.operands[count:least]
-        return count <= most and len(missing) == max(0, least - count) and all(o.mark == "?" for o in missing)
+        return count <= most and len(missing) == least - count and all(o.mark == "?" for o in missing)
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
