@@ -17,12 +17,11 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import attribute_text, constant_text, shape_text
 from onnxopt.graph.value import Value
-from onnxopt.proto.messages import attribute_value, is_external, type_name
+from onnxopt.proto.messages import BODY_TYPES, attribute_value, is_external, type_name
 
 ABSENT: Final = -1  # an omitted optional input or output
 LARGE: Final = 16_000  # nodes of a graph, up to which each is shown
 _NAMESPACE: Final = "namespace"  # metadata of PyTorch's exporter: modules around a node
-_BODIES: Final = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 class NodeRecord:
@@ -50,7 +49,7 @@ class NodeRecord:
     @property
     def attributes(self) -> tuple[tuple[str, str], ...]:
         """The (name, text) of attributes, without bodies."""
-        return tuple((a.name, _attribute(a)) for a in self._node.proto.attribute if a.type not in _BODIES)
+        return tuple((a.name, _attribute(a)) for a in self._node.proto.attribute if a.type not in BODY_TYPES)
 
 
 @dataclass(frozen=True)

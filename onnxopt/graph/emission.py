@@ -6,7 +6,7 @@ A checker of the whole model would find an invalid node only later, and could no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onnx import AttributeProto, NodeProto, TensorProto
 
@@ -26,13 +26,11 @@ from onnxopt.graph.schema import (
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators.signatures import Formal, Signature
 from onnxopt.plaintext import an
-from onnxopt.proto.messages import make_attribute, qualified, type_name
+from onnxopt.proto.messages import BODY_TYPES, make_attribute, qualified, type_name
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
-
-_BODIES: Final = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def make_call(
@@ -277,7 +275,7 @@ def _objection(
     for a in attributes:
         if objection := _objection_to(a, defined):
             return objection
-        if a.type in _BODIES:
+        if a.type in BODY_TYPES:
             return f"its body `{a.name}` cannot be made by a pass"
     if known:
         return ""

@@ -37,7 +37,7 @@ _FIELDS: Final[dict[int, tuple[str, type[np.number[Any]]]]] = {
     **dict.fromkeys((TensorProto.INT32, TensorProto.INT16, TensorProto.UINT16), ("int32_data", np.int32)),
     **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8), ("int32_data", np.int32)),
 }
-_BODIES: Final = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
+BODY_TYPES: Final = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})  # of attributes
 # Types of whole bytes in ml_dtypes, with its format in raw_data.
 _NAMELESS: Final = frozenset(t.code for t in element_types.TYPES if t.is_foreign and t.bits >= 8)
 is_external: Final[Callable[[TensorProto], int]] = attrgetter("data_location")  # DEFAULT is 0, EXTERNAL is 1
@@ -288,7 +288,7 @@ def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
     node; most calls take half a microsecond.
     """
     attributes = proto.attribute
-    if not attributes or _BODIES.isdisjoint([a.type for a in attributes[:]]):
+    if not attributes or BODY_TYPES.isdisjoint([a.type for a in attributes[:]]):
         return []
     found: list[tuple[str, GraphProto]] = []
     for a in attributes:

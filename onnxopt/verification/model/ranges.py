@@ -135,8 +135,8 @@ _MONOTONE: Final[dict[str, Callable[..., float]]] = {
     "Mul": lambda x, y: 0.0 if x == 0 or y == 0 else x * y,
     "Div": lambda x, y: x / y if math.isfinite(y) else 0.0,
 }
-_MAKING_NAN: Final = {"Sum", "Mean", "Add", "Sub", "Mul"}  # of infinities
-_WHOLE: Final = {"Relu", "Clip", "Min", "Max", "Sum", "Add", "Abs", "Neg", "Sub", "Mul"}  # integers from integers
+_BENDS: Final = having("bends")
+_WHOLE: Final = (having("bends", "affine") | {"Sum"}) - {"Div"}  # integers from integers
 _MAX_EXACT: Final = 2.0**53  # below, float64 represents all integers
 _ROUNDING: Final = 1e-5  # relative to a bound; computed numbers may exceed it by as much
 
@@ -321,7 +321,8 @@ def _computed(kind: str, known: Sequence[Range], *, is_square: bool = False) -> 
     """Return the range of a function, computed at bounds of the operands. `is_square`: of the same operand twice."""
     if kind == "Div" and known[1].low <= 0 <= known[1].high:
         return ANY
-    nan = kind == "Div" or any(r.nan for r in known) or (kind in _MAKING_NAN and not all(map(_is_finite, known)))
+    sums = len(known) > 1 and kind not in _BENDS  # of infinities: not a number
+    nan = kind == "Div" or any(r.nan for r in known) or (sums and not all(map(_is_finite, known)))
     corners = _corners(kind, known, is_square=is_square)
     compute = _RISING.get(kind) or _MONOTONE[kind]
     ends = [n for n in itertools.starmap(compute, corners) if not math.isnan(n)]
