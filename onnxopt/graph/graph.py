@@ -328,7 +328,7 @@ class Graph(Scope):
         self.model.version += 1
 
     def give(self, index: int, value: Value) -> None:
-        """Set output `index` of this body to `value`, through an Identity if it is of another scope or an output."""
+        """Set output `index` of this body to `value`, through an Identity for a value of another scope or an output."""
         assert self.owner is not None
         if value.graph is not self or value.is_output:
             value = self._copy(value, self.last)

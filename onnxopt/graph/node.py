@@ -192,7 +192,7 @@ class Node:
         return value
 
     def around_in(self, scope: Graph | None) -> Node | None:
-        """Return the node of `scope` that is this one, or holds it in a body; None if there is none."""
+        """Return the node of `scope` around this node: itself, or the owner of a body; None outside of `scope`."""
         node: Node | None = self
         while node is not None and node.graph is not scope:
             node = node.graph.owner if node.graph is not None else None

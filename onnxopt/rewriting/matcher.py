@@ -382,7 +382,7 @@ def _refusal(b: Bindings) -> str | None:
 
 
 def _read_outside(node: Node, graph: Graph, nodes: set[Node]) -> str:
-    """Return why a matched node must stay: it is outside of `graph`, or read outside of `nodes`; else empty."""
+    """Return why a matched node must stay: another scope than `graph`, a reader outside of `nodes`; else empty."""
     if node.graph is not graph:
         return f"{node.op} is in another scope"
     for output in node.results:

@@ -367,13 +367,13 @@ def _gated(x: Value) -> bool:
 
 
 def _operands(value: Value, *ops: str) -> list[Value]:
-    """Return the operands of the node that makes `value`, if it is one of `ops` (any, without `ops`), else none."""
+    """Return the operands of the producer of `value`, if one of `ops` (any, without `ops`), else none."""
     node = _maker(value, *ops)
     return node.operands if node is not None else []
 
 
 def _maker(value: Value, *ops: str) -> Node | None:
-    """Return the producer of `value` if it is one of `ops` (any, without `ops`), else None.
+    """Return the producer of `value`, if one of `ops` (any, without `ops`), else None.
 
     Cast and Identity, which may be removed later, are looked through.
     """

@@ -66,7 +66,7 @@ def _store(
 ) -> bool:
     """Store the types if all dims are settled: numbers, symbols of the file, expressions of these, dims of `read`.
 
-    `partly`: other dims are unknown, of a node just made: what a rule makes and drops again is no news for the graph.
+    `partly`: other dims are unknown, for a node just made. A node that a rule drops again adds no fact to the graph.
     """
     allowed, model.inference_allowed = model.inference_allowed, False
     found: dict[Value, Shape] = {}
