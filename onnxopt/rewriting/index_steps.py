@@ -293,12 +293,14 @@ def _flat_places(m: Match, places: Array, sizes: list[Size]) -> Array:
 
 
 def _copy(found: IndexMap, node: Node) -> None:
-    """Apply Expand or Tile along inserted axes."""
+    """Apply Expand or Tile along inserted axes. A count of 1 keeps an axis, also one of unknown size."""
     m, dims = found.m, found.m.shape(node.output)
     axes = found.known()
     m.require(dims is not None and len(dims) == len(axes) and not found.is_open, _RANK)
+    counts = _target(m, node.inputs[1]) if len(node.inputs) == 2 else None  # three before opset 6
+    kept = [1] * (len(axes) - len(counts)) + counts if counts is not None else [0] * len(axes)
     for i, dim in enumerate(dims or ()):
-        if length(axes[i]) != found.size(dim):
+        if kept[i] != 1 and length(axes[i]) != found.size(dim):
             m.require(isinstance(dim, int) and dim > 0, "the number of copies is unknown, or none")
             m.require(not real(axes[i]), "elements along an axis of their own are repeated")
             axes[i] = [Part(dim)]

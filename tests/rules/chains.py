@@ -128,7 +128,9 @@ class Chain:
         ones = [i for i, d in enumerate(self.dims) if d == 1]
         gone = self.draw.sample(ones, self.draw.randint(1, len(ones))) if ones else []
         if gone:
-            self._ones("Squeeze", [i if self.opset < 11 else self._axis(i) for i in gone])
+            # Before opset 13, onnx infers another rank from axes out of order, where it knows the dims.
+            listed = sorted(gone) if self.opset < 13 else gone
+            self._ones("Squeeze", [i if self.opset < 11 else self._axis(i) for i in listed])
             self.dims = [d for i, d in enumerate(self.dims) if i not in gone]
         return bool(gone)
 
