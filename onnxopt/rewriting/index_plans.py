@@ -12,6 +12,7 @@ import numpy as np
 from onnxopt.analysis.shapes.sizes import is_picked, product
 from onnxopt.graph import Value
 from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Run, constant_target, flat, length, real
+from onnxopt.rewriting.index_steps import single_index
 from onnxopt.rewriting.match import Match
 
 _STORED: Final = 1 << 12  # indices stored without replacing others
@@ -78,8 +79,8 @@ def _settle(found: IndexMap) -> None:
     _reuse_ones(found)
     order = {p: i for i, p in enumerate(flat(found.known()))}
     for run in found.runs():
-        if _drops_axis(run, order):
-            run.pick, run.parts = np.array(run.pick[:1]), []
+        if (index := _index_for(run, order)) is not None:
+            run.pick, run.parts = np.array([index]), []
         if run.is_listed:
             _sort(run, order)
             if run.pick.size == run.size and (run.pick == np.arange(run.size)).all():
@@ -110,11 +111,12 @@ def _reuse_ones(found: IndexMap) -> None:
         found.axes = [[taken.get(p, p) for p in axis] for axis in found.known()]
 
 
-def _drops_axis(run: Run, order: dict[Part, int]) -> bool:
-    """Return whether a Slice leaves one element of a run, whose axis the result does not have: an index does both."""
+def _index_for(run: Run, order: dict[Part, int]) -> int | None:
+    """Return the index for a Slice of one element, whose axis the result does not have, or None. Never negative: an
+    index of neighbouring runs is computed from it."""
     if not isinstance(run.pick, tuple) or not isinstance(run.size, int) or order.keys() & run.parts:
-        return False
-    return bool(length(run.parts) == 1 and -run.size <= run.pick[0] < run.size)
+        return None
+    return single_index(run) if length(run.parts) == 1 else None
 
 
 def _sort(run: Run, order: dict[Part, int]) -> None:

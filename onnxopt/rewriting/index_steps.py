@@ -144,11 +144,11 @@ def _drop(found: IndexMap, part: Part) -> None:
         found.dims = [1 if runs == [run] else d for d, runs in zip(found.dims, found.source)]
     elif run.is_listed:
         run.parts.remove(part)
-    elif (index := _single(run)) is not None:
+    elif (index := single_index(run)) is not None:
         run.pick, run.parts = np.array([index]), []
 
 
-def _single(run: Run) -> int | None:
+def single_index(run: Run) -> int | None:
     """Return the index of the single element in a run cut by a Slice; None if the index depends on an unknown size."""
     start, end, step = run.pick
     if isinstance(run.size, int):
