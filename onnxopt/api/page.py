@@ -61,7 +61,8 @@ def report(
 
             return write(view_file(files[0]).to_dict(), progress=progress)
     with _pages([original, result], output, record) as ((a, b), write):
-        from onnxopt.comparison import compare_files, judge, read_history, repeat
+        from onnxopt.comparison import compare_files, read_history
+        from onnxopt.comparison.repetition import judge, repeat
 
         options = make_options(**settings)
         history = read_history(Path(record)) if record is not None else repeat(a, options, progress)

@@ -232,7 +232,7 @@ class Steps:
 
 
 class Unsayable(Exception):
-    """A call has no form before opset `since`; says why."""
+    """A call has no form in the other opset; says why. `since`: the lowest opset that has the form, on the way down."""
 
     since = 0
 
@@ -319,6 +319,13 @@ class Call:
         self.op.nodes.clear()
         self.op("Cast", result, to=narrow, name=self.made[0])
         return [*nodes, *self.op.nodes]
+
+
+def give_notes(made: NodeProto, node: NodeProto) -> None:
+    """Give `made`, a node in place of `node`, the name and the notes of `node`."""
+    made.name, made.doc_string = node.name, node.doc_string
+    if not made.metadata_props:
+        made.metadata_props.extend(node.metadata_props)
 
 
 Form: TypeAlias = Callable[[Call], "list[NodeProto] | None"]

@@ -7,16 +7,16 @@ separate process, because some models crash it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxopt.conversion.call import Known, Steps, skeleton
+from onnxopt.conversion.call import Call, Known, Unsayable, give_notes, skeleton
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.schema import is_standard, raise_ir_version
-from onnxopt.proto.messages import DEFAULT_DOMAINS, attribute_bytes, attribute_value, body_graphs, make_node
+from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, attribute_bytes, body_graphs
 from onnxopt.worker.limits import Limits
 
 LOWEST: Final = 11  # no older target: older opsets have no negative axes
@@ -52,7 +52,7 @@ def _set_ir_version(proto: ModelProto, *, lowered: bool) -> None:
     """Raise the IR version to that of the imports in use; a lowered model gets this version and these imports."""
     from onnx import helper
 
-    called = {*_domains(proto.graph.node), *DEFAULT_DOMAINS}
+    called = {*DEFAULT_DOMAINS, *(node.domain for node in all_nodes(proto.graph.node))}
     needed = [o for o in proto.opset_import if o.domain in called or not is_standard(o.domain)]
     least = helper.find_min_ir_version_for(needed, ignore_unknown=True)
     raise_ir_version(proto, least)
@@ -62,12 +62,19 @@ def _set_ir_version(proto: ModelProto, *, lowered: bool) -> None:
         proto.opset_import.extend(needed)
 
 
+def further_graphs(proto: ModelProto) -> str:
+    """Return the kind of graphs that no conversion of the opset reaches; empty for a model of one graph."""
+    if proto.functions:
+        return "functions, whose opsets are their own"
+    has_training = any(t.algorithm.node or t.initialization.node for t in proto.training_info)
+    return "training graphs, which are not converted" if has_training else ""
+
+
 def _refuse_further_graphs(proto: ModelProto, path: Path) -> None:
     """Raises ModelError for a model with functions or training graphs."""
-    if proto.functions:
-        raise ModelError(f"{path} has functions, whose opset is their own", "put them in place by --inline-functions")
-    if any(t.algorithm.node or t.initialization.node for t in proto.training_info):
-        raise ModelError(f"{path} has training graphs, which are not converted", "leave out --target-opset")
+    if what := further_graphs(proto):
+        hint = "put them in place by --inline-functions" if proto.functions else "leave out --target-opset"
+        raise ModelError(f"{path} has {what}", hint)
 
 
 def _refuse_opsets(current: int, target: int, newest: int, path: Path) -> None:
@@ -88,13 +95,6 @@ def opset_of(proto: ModelProto) -> int:
     return next((o.version for o in proto.opset_import if o.domain in DEFAULT_DOMAINS), 0)
 
 
-def _domains(nodes: Iterable[NodeProto]) -> Iterator[str]:
-    for node in nodes:
-        yield node.domain
-        for _, body in body_graphs(node):
-            yield from _domains(body.node)
-
-
 # -- the way up -------------------------------------------------------------------------------------------------------
 
 
@@ -107,7 +107,7 @@ def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits
     try:
         converted = _converted(proto, conversion, path, limits).graph
         _take_nodes(proto.graph, converted, conversion)
-    except Unconvertible as e:
+    except Unsayable as e:
         raise ModelError(f"{path} cannot be converted to opset {target}: {e}", "try a lower opset") from None
 
 
@@ -154,12 +154,8 @@ def _merged(old: NodeProto, new: NodeProto, conversion: Conversion) -> NodeProto
             body.CopyFrom(before[name])
     if _call(old) == _call(new):
         return old
-    node = NodeProto()
-    node.CopyFrom(new)
-    node.name, node.doc_string = old.name, old.doc_string
-    if not node.metadata_props:
-        node.metadata_props.extend(old.metadata_props)
-    return node
+    give_notes(new, old)
+    return new
 
 
 def _call(node: NodeProto) -> tuple[object, ...]:
@@ -177,13 +173,8 @@ def _trimmed(names: Iterable[str]) -> list[str]:
 
 # -- operators that onnx's version converter converts wrongly, or leaves unconverted ----------------------------------
 
-Adapter = Callable[["Conversion", NodeProto, NodeProto], "list[NodeProto]"]
 # Where the meaning of an operator changed: the converter sees an Identity of its first operand in its place.
 HIDDEN: Final = {"Hardmax": 13, "GroupNormalization": 21}
-
-
-class Unconvertible(Exception):
-    """A node has no form in the newer opset; says why."""
 
 
 class Conversion:
@@ -200,91 +191,73 @@ class Conversion:
         """Return whether the conversion begins below `version` and ends at `version` or above."""
         return self.current < version <= self.target
 
-    def is_hidden(self, node: NodeProto) -> bool:
-        return node.domain in DEFAULT_DOMAINS and self.crosses(HIDDEN.get(node.op_type, 0))
-
     def hide(self, graph: GraphProto) -> None:
-        """Put an Identity in place of each hidden node. Raises Unconvertible."""
+        """Put an Identity in place of each hidden node. Raises Unsayable."""
         for node in graph.node:
             if node.domain in DEFAULT_DOMAINS:
                 self._refuse(node)
-            if self.is_hidden(node):
-                node.op_type = "Identity"
-                del node.input[1:], node.attribute[:]
+                if self.crosses(HIDDEN.get(node.op_type, 0)):
+                    node.op_type = "Identity"
+                    del node.input[1:], node.attribute[:]
             for _, body in body_graphs(node):
                 self.hide(body)
 
     def _refuse(self, node: NodeProto) -> None:
         if node.op_type == "Dropout" and len(node.output) > 1 and node.output[1] in self.known.reads:
             if self.crosses(10) or self.crosses(12):
-                raise Unconvertible(f"the mask of Dropout, `{node.output[1]}`, has another type or other values there")
-        mode = _attribute(node, "coordinate_transformation_mode")
-        if node.op_type == "Resize" and self.crosses(13) and mode == "tf_half_pixel_for_nn":
-            raise Unconvertible(f"Resize, which makes `{node.output[0]}`, has no mode {mode} from opset 13 on")
+                raise Unsayable(f"the mask of Dropout, `{node.output[1]}`, has another type or other values there")
+        if node.op_type == "Resize" and self.crosses(13):
+            mode = Call(node, self.current, self.known).attr("coordinate_transformation_mode")
+            if mode == "tf_half_pixel_for_nn":
+                raise Unsayable(f"Resize, which makes `{node.output[0]}`, has no mode {mode} from opset 13 on")
 
     def adapted(self, old: NodeProto, new: NodeProto) -> list[NodeProto]:
-        """Return the nodes in place of `new`, the converter's form of `old`. Raises Unconvertible."""
-        if old.domain not in DEFAULT_DOMAINS:
+        """Return the nodes in place of `new`, the converter's form of `old`. Raises Unsayable."""
+        since, adapter = _ADAPTERS.get(old.op_type, (0, None)) if old.domain in DEFAULT_DOMAINS else (0, None)
+        if adapter is None or not self.crosses(since):
             return [new]
-        since, adapter = _ADAPTERS.get(old.op_type, (0, None))
-        return adapter(self, old, new) if adapter is not None and self.crosses(since) else [new]
+        return adapter(Call(old, self.current, self.known), Call(new, self.target, self.known))
 
 
-def _attribute(node: NodeProto, name: str) -> Any:
-    return next((attribute_value(a) for a in node.attribute if a.name == name), None)
-
-
-def _hardmax(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[NodeProto]:
+def _hardmax(old: Call, new: Call) -> list[NodeProto]:
     """Before opset 13, Hardmax joined the axes before `axis`, and the axes from `axis` on."""
-    steps = Steps(conversion.known, old.output[0])
-    axis = _attribute(old, "axis")
-    flat = steps("Flatten", old.input[0], axis=1 if axis is None else axis)
-    largest = steps("Hardmax", flat, axis=-1)
-    empty = {"allowzero": 1} if conversion.target >= 14 else {}
-    steps("Reshape", largest, steps("Shape", old.input[0]), name=old.output[0], **empty)
-    return steps.nodes
+    op = old.op
+    largest = op("Hardmax", op("Flatten", old.input(0), axis=old.attr("axis")), axis=-1)
+    empty = {"allowzero": 1} if new.since >= 14 else {}
+    op("Reshape", largest, op("Shape", old.input(0)), name=old.made[0], **empty)
+    return op.nodes
 
 
-def _group_normalization(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[NodeProto]:
+def _group_normalization(old: Call, new: Call) -> list[NodeProto]:
     """Before opset 21, scale and bias had an element for each group, not for each channel."""
-    steps = Steps(conversion.known, old.output[0])
-    groups = steps.constant([_attribute(old, "num_groups")])
-    channels = steps("Shape", old.input[0], start=1, end=2)
-    one = steps.constant([1])
-    table = steps("Concat", groups, steps("Div", channels, groups), axis=0)
-    wide = [steps("Expand", steps("Unsqueeze", operand, one), table) for operand in old.input[1:]]
-    made = NodeProto()
-    made.CopyFrom(old)
-    made.input[1:] = [steps("Reshape", operand, channels) for operand in wide]
-    return [*steps.nodes, made]
+    op = old.op
+    groups = op.constant([old.attr("num_groups")])
+    channels = op("Shape", old.input(0), start=1, end=2)
+    one = op.constant([1])
+    table = op("Concat", groups, op("Div", channels, groups), axis=0)
+    wide = [op("Expand", op("Unsqueeze", operand, one), table) for operand in old.node.input[1:]]
+    return old.rewritten(inputs=[old.input(0), *(op("Reshape", operand, channels) for operand in wide)])
 
 
-def _resize(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[NodeProto]:
+def _resize(old: Call, new: Call) -> list[NodeProto]:
     """Before opset 11, Resize read the element at x / scale, rounded down to enlarge, and up to shrink."""
-    if new.op_type != "Resize":
-        raise Unconvertible(f"{old.op_type}, which makes `{old.output[0]}`, became {new.op_type}")
-    mode = _attribute(old, "mode") or "nearest"
-    nearest = {"nearest_mode": _rounding(conversion, old)} if mode == "nearest" else {}
-    made = NodeProto()
-    made.CopyFrom(new)
-    changed = {"coordinate_transformation_mode": "asymmetric", **nearest}
-    kept = [a for a in new.attribute if a.name not in changed]
-    del made.attribute[:]
-    made.attribute.extend([*kept, *make_node("Resize", "", "", changed).attribute])
-    return [made]
+    if new.node.op_type != "Resize":
+        raise Unsayable(f"{old.node.op_type}, which makes `{old.made[0]}`, became {new.node.op_type}")
+    nearest = {"nearest_mode": _rounding(old)} if old.attr("mode") == "nearest" else {}
+    return new.rewritten(coordinate_transformation_mode="asymmetric", **nearest)
 
 
-def _rounding(conversion: Conversion, old: NodeProto) -> str:
+def _rounding(old: Call) -> str:
     """Return the `nearest_mode` that rounds as an older Resize or Upsample did."""
-    scales = _attribute(old, "scales")
-    scales = scales if scales is not None else conversion.known.constant(old.input[1])
-    if old.op_type == "Resize" and (scales is None or (min(scales) < 1 < max(scales))):
+    scales = old.attr("scales")
+    scales = scales if scales is not None else old.known.constant(old.input(1))
+    if old.node.op_type == "Resize" and (scales is None or (min(scales) < 1 < max(scales))):
         why = "not known" if scales is None else "above and below 1"
-        raise Unconvertible(f"Resize, which makes `{old.output[0]}`, has scales that are {why}")
+        raise Unsayable(f"Resize, which makes `{old.made[0]}`, has scales that are {why}")
     return "ceil" if scales is not None and min(scales) < 1 else "floor"
 
 
-_ADAPTERS: Final[Mapping[str, tuple[int, Adapter]]] = {
+_ADAPTERS: Final[Mapping[str, tuple[int, Callable[[Call, Call], list[NodeProto]]]]] = {
     "Hardmax": (13, _hardmax),
     "GroupNormalization": (21, _group_normalization),
     "Resize": (11, _resize),

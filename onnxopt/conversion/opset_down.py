@@ -19,7 +19,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnx.defs import OpSchema
 
 from onnxopt.conversion import older_forms, written  # noqa: F401  both enter their forms into the table
-from onnxopt.conversion.call import TABLE, Call, Known, Unsayable
+from onnxopt.conversion.call import TABLE, Call, Known, Unsayable, give_notes
 from onnxopt.errors import ModelError
 from onnxopt.graph.schema import attribute_default, find_schema, formals
 from onnxopt.proto.messages import DEFAULT_DOMAINS, attribute_value, body_graphs, fields, make_attribute, type_name
@@ -64,7 +64,7 @@ class _Lowering:
                 self.refused.setdefault((e.since, where, node.op_type, str(e)), []).append(name)
                 continue
             if made and made[-1] is not node:
-                _note(made[-1], node)
+                give_notes(made[-1], node)
             found += made
         return found
 
@@ -156,13 +156,6 @@ def _with_bodies(node: NodeProto, lower: Callable[[str, list[NodeProto]], list[N
         kept.node.extend(nodes)
         body.CopyFrom(kept)
     return copy
-
-
-def _note(made: NodeProto, node: NodeProto) -> None:
-    """Give `made`, the last node in place of `node`, the name and the notes of `node`."""
-    made.name, made.doc_string = node.name, node.doc_string
-    if not made.metadata_props:
-        made.metadata_props.extend(node.metadata_props)
 
 
 def _at(since: int, why: str) -> Unsayable:

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from onnx import ModelProto
 
 from onnxopt.pipeline.measured import FORMS, LACKS, LOADS
-from onnxopt.proto.messages import body_graphs
-
-if TYPE_CHECKING:
-    from onnx import GraphProto
+from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes
 
 _SAME: Final = 0.02  # a ratio closer to 1 decides nothing
 _NORMALIZATIONS: Final = ("flatten-rows.normalizations", "unmerge-batches.normalizations")
@@ -151,15 +148,16 @@ class Raise:
 
     def newest(self, proto: ModelProto) -> int:
         """Return the wanted opset, the model's or a newer opset, and set `told`."""
-        from onnxopt.conversion.opset import opset_of
+        from onnxopt.conversion.opset import further_graphs, opset_of
 
         current, version = opset_of(proto), self.chosen.version
         if not self.chosen.operators or not current or current >= LOADS[version]:
             return current
-        if what := _further_graphs(proto):
+        if what := further_graphs(proto):
             self.told = Choice(f"opset {current} stays", f"the model has {what}")
             return current
-        operators = _operators(proto.graph) | {*self.chosen.operators}
+        standard = {node.op_type for node in all_nodes(proto.graph.node) if node.domain in DEFAULT_DOMAINS}
+        operators = standard | {*self.chosen.operators}
         newest, why = LOADS[version], f"the newest that onnxruntime {version} loads"
         for op, (last, reason) in self._ends().items():
             if op in operators and current <= last < newest:
@@ -169,17 +167,3 @@ class Raise:
         elif current < LOADS[version]:
             self.told = Choice(f"opset {current} stays", why)
         return newest
-
-
-def _further_graphs(proto: ModelProto) -> str:
-    """Return the kind of graphs that no conversion of the opset reaches; empty for a model of one graph."""
-    if proto.functions:
-        return "functions, whose opsets are their own"
-    has_training = any(t.algorithm.node or t.initialization.node for t in proto.training_info)
-    return "training graphs" if has_training else ""
-
-
-def _operators(graph: GraphProto) -> set[str]:
-    """Return the standard operators of a graph, including bodies."""
-    found = {node.op_type for node in graph.node if node.domain in ("", "ai.onnx")}
-    return found.union(*(_operators(body) for node in graph.node for _, body in body_graphs(node)))

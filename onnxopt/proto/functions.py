@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError
-from onnxopt.proto.messages import DEFAULT_DOMAINS, body_graphs
+from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, body_graphs
 
 Key: TypeAlias = tuple[str, str, str]  # (domain, name, overload) of a function
 
@@ -133,7 +133,7 @@ def _forget_versions(proto: ModelProto) -> None:
     functions = {(f.domain, f.name, f.overload) for f in proto.functions}
     imported = {o.domain: o.version for o in proto.opset_import}
     for function in proto.functions:
-        calls = ((n.domain, n.op_type, n.overload) for n in _nodes(function.node))
+        calls = ((n.domain, n.op_type, n.overload) for n in all_nodes(function.node))
         kept = {call[0] for call in calls if call not in functions}
         if not kept.isdisjoint(DEFAULT_DOMAINS):  # two names of the same domain
             kept.update(DEFAULT_DOMAINS)
@@ -152,7 +152,7 @@ def _put_back(proto: ModelProto, found: ModelProto) -> None:
         missing.pop((function.domain, function.name, function.overload), None)
     scopes = [found.graph.node, *(f.node for f in found.functions)]
     while missing and scopes:
-        for node in _nodes(scopes.pop()):
+        for node in all_nodes(scopes.pop()):
             function = missing.pop((node.domain, node.op_type, node.overload), None)
             if function is not None:
                 found.functions.add().CopyFrom(function)
@@ -193,7 +193,7 @@ def _write_defaults(proto: ModelProto) -> set[Key]:
 
 def _passes_on(function: FunctionProto, absent: Collection[str], functions: Collection[Key]) -> bool:
     """Whether a function refers to one of the `absent` attributes in a call of another function."""
-    calls = (n for n in _nodes(function.node) if (n.domain, n.op_type, n.overload) in functions)
+    calls = (n for n in all_nodes(function.node) if (n.domain, n.op_type, n.overload) in functions)
     return any(a.ref_attr_name in absent for n in calls for a in n.attribute)
 
 
@@ -209,17 +209,9 @@ def _copy_without(absent: Collection[str], key: Key, functions: dict[Key, Functi
     return new
 
 
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield the nodes and the nodes of their bodies."""
-    for node in nodes:
-        yield node
-        for _, body in body_graphs(node):
-            yield from _nodes(body.node)
-
-
 def _leave_out(nodes: Iterable[NodeProto], absent: Collection[str]) -> None:
     """Remove references to function attributes without a value."""
-    for node in _nodes(nodes):
+    for node in all_nodes(nodes):
         for i in range(len(node.attribute) - 1, -1, -1):
             if node.attribute[i].ref_attr_name in absent:
                 del node.attribute[i]

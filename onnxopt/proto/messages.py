@@ -299,6 +299,14 @@ def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
     return found
 
 
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield the nodes and the nodes of their bodies."""
+    for node in nodes:
+        yield node
+        for _, body in body_graphs(node):
+            yield from all_nodes(body.node[:])
+
+
 def attribute_bytes(proto: NodeProto) -> tuple[bytes, ...]:
     """Return the serialized attributes of a node, sorted: equal for calls with equal attributes in any order."""
     return tuple(sorted(a.SerializeToString(deterministic=True) for a in proto.attribute[:]))

@@ -49,50 +49,32 @@ def optimize_or_roll_back(
     once: Callable[..., Report] = partial(
         attempt, source, destination, verify_options=verify_options, progress=progress, **given
     )
+    whole = {"strict": strict, "reproducer": reproducer, "zero_weights": zero_weights}
+    told: list[str] = []
     try:
-        return once(
-            options,
-            verifier=verifier,
-            strict=strict,
-            instruments=instruments,
-            reproducer=reproducer,
-            zero_weights=zero_weights,
-        )
-    except DifferentResult as e:
-        first = e
-    except ConversionFault as e:
-        if options.target_opset is not None:
+        try:
+            return once(options, verifier=verifier, instruments=instruments, **whole)
+        except ConversionFault as e:
+            if options.target_opset is not None:
+                raise
+            options = replace(options, target_opset=e.own)  # the target chose this opset, not the user
+            told.append(f"opset {e.own} stays: {e.message}")
+            report = once(options, instruments=again, **whole)
+    except DifferentResult as first:
+        if not strict and _unverified(first):
             raise
-        again_with = replace(options, target_opset=e.own)  # the target chose this opset, not the user
-        report = optimize_or_roll_back(
-            source,
-            destination,
-            again_with,
-            verify_options=verify_options,
-            strict=strict,
-            progress=progress,
-            instruments=again,
-            again=again,
-            reproducer=reproducer,
-            zero_weights=zero_weights,
-            **given,
-        )
-        report.pipeline.warnings.append(f"opset {e.own} stays: {e.message}")
-        _count_all(report, start)
-        return report
-    if not strict and _unverified(first):
-        raise first
-    from onnxopt.rollback.search import Search  # most results are right
+        from onnxopt.rollback.search import Search  # most results are right
 
-    work = Search(source, options, verify_options, progress)
-    try:
-        if strict:
-            work.explain(first)
-            raise first
-        report = _roll_back(first, work, partial(once, instruments=again), reproducer)
-    except DifferentResult as e:
-        _count_all(e.report, start)
-        raise
+        work = Search(source, options, verify_options, progress)
+        try:
+            if strict:
+                work.explain(first)
+                raise
+            report = _roll_back(first, work, partial(once, instruments=again), reproducer)
+        except DifferentResult as e:
+            _count_all(e.report, start)
+            raise
+    report.pipeline.warnings += told
     _count_all(report, start)
     return report
 

@@ -6,8 +6,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxopt.comparison import Block, GraphRecord, blocks, graph_record, match
-from onnxopt.comparison.blocks import MOST, share_blocks
+from onnxopt.comparison.blocks import MOST, Block, blocks, share_blocks
+from onnxopt.comparison.counterparts import match
+from onnxopt.comparison.records import GraphRecord, graph_record
 from onnxopt.io import from_proto
 from tests.samples import ROOT, build
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import onnxopt.passes  # noqa: F401
-from onnxopt.comparison import Counterparts, GraphRecord, graph_record, match
+from onnxopt.comparison.counterparts import Counterparts, match
+from onnxopt.comparison.records import GraphRecord, graph_record
 from onnxopt.io import from_proto
 from onnxopt.pipeline import PassContext, parse_pipeline
 from onnxopt.pipeline.journal import Journal
