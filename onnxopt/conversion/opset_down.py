@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
@@ -22,6 +21,7 @@ from onnxopt.conversion import older_forms, written  # noqa: F401  both enter th
 from onnxopt.conversion.call import TABLE, Call, Known, Unsayable, give_notes
 from onnxopt.errors import ModelError
 from onnxopt.graph.schema import attribute_default, find_schema, formals
+from onnxopt.proto.functions import instance
 from onnxopt.proto.messages import DEFAULT_DOMAINS, attribute_value, body_graphs, fields, make_attribute, type_name
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Declined, Sandbox
@@ -37,8 +37,8 @@ def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits
     """
     known = Known(proto)
     known.infer(proto)
-    with Definitions(known, limits) as definitions:
-        lowering = _Lowering(known, definitions, target)
+    with Sandbox(limits) as sandbox:
+        lowering = _Lowering(known, sandbox, target)
         nodes = lowering.scope(proto.graph.node, current, "main")
     if lowering.refused:
         raise ModelError(f"{path} cannot be converted to opset {target}: {lowering.refusal()}", lowering.hint())
@@ -49,8 +49,8 @@ def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits
 class _Lowering:
     """`refused`: the nodes without an older form, by boundary, scope, operator and reason."""
 
-    def __init__(self, known: Known, definitions: Definitions, target: int) -> None:
-        self._known, self._definitions, self._target = known, definitions, target
+    def __init__(self, known: Known, sandbox: Sandbox, target: int) -> None:
+        self._known, self._sandbox, self._target = known, sandbox, target
         self.refused: dict[tuple[int, str, str, str], list[str]] = {}
 
     def scope(self, nodes: Iterable[NodeProto], opset: int, where: str) -> list[NodeProto]:
@@ -114,10 +114,34 @@ class _Lowering:
             why = unfit(node, since - 1, self._known)
         if not why:
             return node
-        written_out = self._definitions.of(node, since)
+        written_out = self._definition(node, since)
         if written_out is None:
             raise Unsayable(f"{why} before opset {since}")
         return written_out
+
+    def _definition(self, node: NodeProto, since: int) -> tuple[int, list[NodeProto]] | None:
+        """Return the opset and the nodes of the definition of `node`; None if the standard has no definition.
+
+        A body may depend on the call, so onnx gives it in a separate process. Raises Unsayable if onnx fails.
+        """
+        schema = find_schema(node.op_type, since)
+        assert schema is not None
+        if not schema.has_function and not schema.has_context_dependent_function:
+            return None
+        types = [t.SerializeToString() if (t := self._known.kind(n)) is not None else b"" for n in node.input]
+        try:
+            opset, data = self._sandbox.call("definition", node.SerializeToString(), types, since)
+        except (Refused, Declined) as e:
+            raise Unsayable(f"onnx does not write it out: {e}") from None
+        if not data:
+            return None
+        function = FunctionProto.FromString(data)
+        results = {formal: name for formal, name in zip(function.output, node.output) if name}
+        base = next(iter(results.values()), node.op_type)
+        names = dict(zip_longest(function.input, node.input[: len(function.input)], fillvalue="")) | results
+        given = _attributes(node, schema, since)
+        made = instance(function.node, names, given, lambda name: self._known.fresh(f"{base}_{name}"))
+        return opset, _live(made, {*results.values()})
 
     def _since(self, node: NodeProto, opset: int) -> int:
         schema = find_schema(node.op_type, opset) if node.domain in DEFAULT_DOMAINS else None
@@ -268,86 +292,11 @@ def _unfit_form(kind: TypeProto, parameter: OpSchema.FormalParameter) -> str:
 # -- the definition of an operator by the standard --------------------------------------------------------------------
 
 
-class Definitions:
-    """A context manager. onnx gives the definitions in a separate process, because a body may depend on the call."""
-
-    def __init__(self, known: Known, limits: Limits) -> None:
-        self._known = known
-        self._room = Sandbox(limits)
-
-    def __enter__(self) -> Definitions:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._room.close()
-
-    def of(self, node: NodeProto, since: int) -> tuple[int, list[NodeProto]] | None:
-        """Return the opset and the nodes of the definition of `node`; None if the standard has no definition.
-
-        Raises Unsayable if onnx fails to give the definition.
-        """
-        schema = find_schema(node.op_type, since)
-        assert schema is not None
-        if not schema.has_function and not schema.has_context_dependent_function:
-            return None
-        types = [t.SerializeToString() if (t := self._known.kind(n)) is not None else b"" for n in node.input]
-        try:
-            opset, data = self._room.call("definition", node.SerializeToString(), types, since)
-        except (Refused, Declined) as e:
-            raise Unsayable(f"onnx does not write it out: {e}") from None
-        if not data:
-            return None
-        function = FunctionProto.FromString(data)
-        results = {formal: name for formal, name in zip(function.output, node.output) if name}
-        body = _Body(self._known, next(iter(results.values()), node.op_type), _attributes(node, schema, since))
-        operands = dict(zip_longest(function.input, node.input[: len(function.input)], fillvalue=""))
-        made = body.nodes(function.node, operands | results)
-        return opset, _live(made, set(results.values()))
-
-
 def _attributes(node: NodeProto, schema: OpSchema, since: int) -> dict[str, AttributeProto]:
     """Return the attributes of a call by name, with defaults in place of absent ones."""
     defaults = {name: attribute_default(node.op_type, since, name) for name in schema.attributes}
     made = {name: make_attribute(name, value) for name, value in defaults.items() if value is not None}
     return made | {a.name: a for a in node.attribute}
-
-
-class _Body:
-    """The nodes of a function with names of the model and attributes of the call."""
-
-    def __init__(self, known: Known, base: str, given: Mapping[str, AttributeProto]) -> None:
-        self._known, self._base, self._given = known, base, given
-
-    def nodes(self, nodes: Iterable[NodeProto], names: dict[str, str]) -> list[NodeProto]:
-        found = []
-        for node in nodes:
-            copy = NodeProto(op_type=node.op_type, domain=node.domain)
-            copy.input.extend(names.get(n, n) for n in node.input)
-            for name in node.output:
-                if name and name not in names:
-                    names[name] = self._known.fresh(f"{self._base}_{name}")
-                copy.output.append(names.get(name, ""))
-            for a in node.attribute:
-                if not a.ref_attr_name:
-                    copy.attribute.append(a)
-                elif a.ref_attr_name in self._given:
-                    copy.attribute.append(make_attribute(a.name, self._given[a.ref_attr_name]))
-            for _, body in body_graphs(copy):
-                self._rename(body, dict(names))
-            found.append(copy)
-        return found
-
-    def _rename(self, body: GraphProto, names: dict[str, str]) -> None:
-        for value in (*body.input, *body.initializer):
-            names[value.name] = self._known.fresh(f"{self._base}_{value.name}")
-            value.name = names[value.name]
-        for name in {n for node in body.node for n in node.output}:
-            names.pop(name, None)  # hidden by the name in the body
-        nodes = self.nodes(list(body.node), names)
-        del body.node[:], body.value_info[:]
-        body.node.extend(nodes)
-        for value in body.output:
-            value.name = names.get(value.name, value.name)
 
 
 def _live(nodes: list[NodeProto], read: set[str]) -> list[NodeProto]:

@@ -1,18 +1,18 @@
-"""Model-local functions: bounds on their calls, counted without inlining, and inlining by onnx."""
+"""Model-local functions: bounds on their calls, counted without inlining, and inlining."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from onnx import FunctionProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 
 from onnxopt.errors import ModelError
-from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, body_graphs
+from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, body_graphs, fields, make_attribute
 
 Key: TypeAlias = tuple[str, str, str]  # (domain, name, overload) of a function
 
@@ -29,7 +29,7 @@ def refuse_explosion(proto: ModelProto, name: object) -> None:
     """
     if not proto.functions:
         return
-    counted = {(f.domain, f.name, f.overload): _count(f.node) for f in proto.functions}
+    counted = {_key(f): _count(f.node) for f in proto.functions}
     calls = {key: {k: n for k, n in called.items() if k in counted} for key, (_, called) in counted.items()}
     try:
         callees_first = list(TopologicalSorter(calls).static_order())
@@ -71,6 +71,19 @@ def _check(who: str, nodes: int, depth: int, name: object) -> None:
         raise ModelError(f"{name}: {who} calls others {depth} deep, more than {_MAX_DEPTH}", _HINT)
 
 
+def _domain(name: str) -> str:
+    return "" if name in DEFAULT_DOMAINS else name
+
+
+def _key(function: FunctionProto) -> Key:
+    return _domain(function.domain), function.name, function.overload
+
+
+def _called(node: NodeProto) -> Key:
+    """Return the key of the function that a node calls, if there is one."""
+    return _domain(node.domain), node.op_type, node.overload
+
+
 def _label(key: Key) -> str:
     return f"{key[0]}::{key[1]}" + (f":{key[2]}" if key[2] else "")
 
@@ -82,7 +95,7 @@ def _count(nodes: Iterable[NodeProto]) -> tuple[int, Counter[Key]]:
     while scopes:
         for node in scopes.pop():
             count += 1
-            called[node.domain, node.op_type, node.overload] += 1
+            called[_called(node)] += 1
             if node.attribute:
                 scopes += [body.node for _, body in body_graphs(node)]
     return count, called
@@ -91,127 +104,140 @@ def _count(nodes: Iterable[NodeProto]) -> tuple[int, Counter[Key]]:
 # -- inlining ------------------------------------------------------------------------------------------------------
 
 
+def instance(
+    nodes: Iterable[NodeProto],
+    names: dict[str, str],
+    given: Mapping[str, AttributeProto],
+    fresh: Callable[[str], str],
+) -> list[NodeProto]:
+    """Return the nodes of a function with names of the caller and attributes of the call.
+
+    `names`: names of the caller for operands and results; `fresh` makes a name for every other value, which `names`
+    then has, too. `given`: attributes of the call, with defaults; a reference to another attribute is left out.
+    """
+    names[""] = ""
+
+    def named(name: str) -> str:
+        if name not in names:
+            names[name] = fresh(name)
+        return names[name]
+
+    made = []
+    for node in nodes:
+        copy = NodeProto(**fields(node, leave_out=("input", "output", "attribute")))
+        copy.input.extend(map(named, node.input))
+        copy.output.extend(map(named, node.output))
+        copy.attribute.extend(a for a in node.attribute if not a.ref_attr_name)
+        for _, body in body_graphs(copy):
+            _rename(body, dict(names), given, fresh)
+        passed = (a for a in node.attribute if a.ref_attr_name in given)
+        copy.attribute.extend(make_attribute(a.name, given[a.ref_attr_name]) for a in passed)
+        made.append(copy)
+    return made
+
+
+def _rename(
+    body: GraphProto, names: dict[str, str], given: Mapping[str, AttributeProto], fresh: Callable[[str], str]
+) -> None:
+    """Do as `instance` in a body. Its own names hide equal names of the function."""
+    for value in (*body.input, *body.initializer, *(s.values for s in body.sparse_initializer)):
+        value.name = names[value.name] = fresh(value.name)
+    for name in {n for node in body.node for n in node.output}:
+        names.pop(name, None)
+    nodes = instance(body.node[:], names, given, fresh)
+    del body.node[:], body.value_info[:], body.quantization_annotation[:]
+    body.node.extend(nodes)
+    for value in body.output:
+        value.name = names.get(value.name, value.name)
+
+
 def inlined(proto: ModelProto, path: Path) -> ModelProto:
-    """Return the model with all functions inlined by onnx; `proto` is changed.
+    """Return the model, changed, with the bodies of functions in place of their calls.
 
-    Raises ModelError if impossible, or if the expansion is too large.
+    A function whose operators have other versions than those of the model stays, with the functions that it calls.
+    Raises ModelError if the expansion is too large.
     """
-    from onnx.inliner import inline_local_functions
-
     refuse_explosion(proto, path)
-    copy_given_out(proto)
-    _leave_uncalled(proto, _write_defaults(proto))
-    _forget_versions(proto)
-    try:
-        found = inline_local_functions(proto, False)
-    except MemoryError:
-        raise
-    except Exception as e:
-        reason = str(e).strip().splitlines() or [type(e).__name__]
-        hint = "`onnxopt optimize` without --inline-functions takes them as they are"
-        raise ModelError(f"{path}: its functions cannot be inlined: {reason[0]}", hint) from None
-    _put_back(proto, found)
-    return found
-
-
-def _leave_uncalled(proto: ModelProto, called: Collection[Key]) -> None:
-    """Remove uncalled functions, as onnx's inliner does, which fails with too many functions.
-
-    Functions of the default domain stay, since calls may use another name of the domain.
-    """
-    for i in range(len(proto.functions) - 1, -1, -1):
-        f = proto.functions[i]
-        if f.domain not in DEFAULT_DOMAINS and (f.domain, f.name, f.overload) not in called:
-            del proto.functions[i]
-
-
-def _forget_versions(proto: ModelProto) -> None:
-    """Set unused opset imports of functions to the model's version.
-
-    onnx's inliner skips functions with other versions, even for domains of which only model-local functions are called.
-    """
-    functions = {(f.domain, f.name, f.overload) for f in proto.functions}
-    imported = {o.domain: o.version for o in proto.opset_import}
-    for function in proto.functions:
-        calls = ((n.domain, n.op_type, n.overload) for n in all_nodes(function.node))
-        kept = {call[0] for call in calls if call not in functions}
-        if not kept.isdisjoint(DEFAULT_DOMAINS):  # two names of the same domain
-            kept.update(DEFAULT_DOMAINS)
-        for opset in function.opset_import:
-            if opset.domain not in kept:
-                opset.version = imported.get(opset.domain, opset.version)
-
-
-def _put_back(proto: ModelProto, found: ModelProto) -> None:
-    """Add to `found` the functions of `proto` called in it, but missing.
-
-    onnx's inliner leaves a function of another opset with its calls, but removes the called functions.
-    """
-    missing = {(f.domain, f.name, f.overload): f for f in proto.functions}
-    for function in found.functions:
-        missing.pop((function.domain, function.name, function.overload), None)
-    scopes = [found.graph.node, *(f.node for f in found.functions)]
-    while missing and scopes:
-        for node in all_nodes(scopes.pop()):
-            function = missing.pop((node.domain, node.op_type, node.overload), None)
-            if function is not None:
-                found.functions.add().CopyFrom(function)
-                scopes.append(function.node)
-
-
-def _write_defaults(proto: ModelProto) -> set[Key]:
-    """Write default attributes of functions into their calls, as onnx's inliner ignores defaults. Returns the called
-    functions.
-
-    If a function passes on an attribute without a value, the callee's default holds: such a call uses a copy of the
-    function without the attribute.
-    """
-    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
-    copies: dict[tuple[Key, frozenset[str]], Key] = {}
-    reached: set[Key] = set()
-    scopes = [proto.graph.node]
+    inliner = _Inliner(proto)
+    nodes = inliner.expanded(proto.graph.node[:])
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    kept, scopes = set[Key](), [proto.graph.node]
     while scopes:
-        for node in scopes.pop():
-            scopes += [body.node for _, body in body_graphs(node)]
-            key = node.domain, node.op_type, node.overload
-            function = functions.get(key)
-            if function is None:
+        called = {_called(node) for node in all_nodes(scopes.pop())} & inliner.functions.keys() - kept
+        kept |= called
+        scopes += [inliner.functions[key].node for key in called]
+    for i in reversed(range(len(proto.functions))):
+        if _key(proto.functions[i]) not in kept:
+            del proto.functions[i]
+    return proto
+
+
+class _Inliner:
+    """Puts the bodies of functions in place of calls, and adds the imports of their operators to the model."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self.functions = {_key(f): f for f in reversed(proto.functions)}  # of equal functions, the first is called
+        self._imports = proto.opset_import
+        self._fits: dict[Key, bool] = {}
+        self._names = _names(proto.graph)
+        self._count = 0  # inlined calls
+
+    def expanded(self, nodes: Iterable[NodeProto]) -> list[NodeProto]:
+        """Return the nodes, also those of bodies, without calls that can be inlined."""
+        found: list[NodeProto] = []
+        for node in nodes:
+            key = _called(node)
+            if key in self.functions and self._is_inlinable(key):
+                found += self.expanded(self._body(self.functions[key], node))
                 continue
-            given = {a.name for a in node.attribute}
-            node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
-            absent = frozenset(function.attribute) - given
-            if _passes_on(function, absent, functions):
-                if (key, absent) not in copies:
-                    copies[key, absent] = _copy_without(absent, key, functions, proto)
-                key = copies[key, absent]
-                node.op_type = key[1]
-            if key not in reached:
-                reached.add(key)
-                scopes.append(functions[key].node)
-    return reached
+            for _, body in body_graphs(node):
+                inner = self.expanded(body.node[:])
+                del body.node[:]
+                body.node.extend(inner)
+            found.append(node)
+        return found
+
+    def _body(self, function: FunctionProto, call: NodeProto) -> list[NodeProto]:
+        """Return the nodes in place of a call. A result that the function gives out twice, or reads, is copied."""
+        self._count += 1
+        names = dict(zip_longest(function.input, call.input[: len(function.input)], fillvalue=""))
+        results = [(formal, name) for formal, name in zip(function.output, call.output) if name]
+        copied = [(formal, name) for formal, name in results if names.setdefault(formal, name) != name]
+        given = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
+        nodes = instance(function.node, names, given, self._fresh)
+        for node in all_nodes(nodes):
+            node.name = node.name and f"{node.name}__{self._count}"  # runtimes refuse nodes of equal names
+        return nodes + [NodeProto(op_type="Identity", input=[names[f]], output=[name]) for f, name in copied]
+
+    def _fresh(self, name: str) -> str:
+        name = f"{name}__{self._count}"
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+    def _is_inlinable(self, key: Key) -> bool:
+        """Whether the model has, or can import, the versions of the domains whose operators the function calls."""
+        if key not in self._fits:
+            function = self.functions[key]
+            domains = {key[0] for key in map(_called, all_nodes(function.node)) if key not in self.functions}
+            own, there = _versions(function.opset_import), _versions(self._imports)
+            self._fits[key] = all((own | there).get(d) == (there | own).get(d) for d in domains)
+            if self._fits[key]:
+                for domain in domains & own.keys() - there.keys():
+                    self._imports.add(domain=domain, version=own[domain])
+        return self._fits[key]
 
 
-def _passes_on(function: FunctionProto, absent: Collection[str], functions: Collection[Key]) -> bool:
-    """Whether a function refers to one of the `absent` attributes in a call of another function."""
-    calls = (n for n in all_nodes(function.node) if (n.domain, n.op_type, n.overload) in functions)
-    return any(a.ref_attr_name in absent for n in calls for a in n.attribute)
+def _versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    return {_domain(o.domain): o.version for o in imports}
 
 
-def _copy_without(absent: Collection[str], key: Key, functions: dict[Key, FunctionProto], proto: ModelProto) -> Key:
-    """Add a copy of a function without references to `absent` attributes. Returns the key of the copy."""
-    domain, name, overload = key
-    keys = ((domain, f"{name}_{i}", overload) for i in itertools.count(1))
-    new = next(k for k in keys if k not in functions)
-    copy = functions[new] = proto.functions.add()
-    copy.CopyFrom(functions[key])
-    copy.name = new[1]
-    _leave_out(copy.node, absent)
-    return new
-
-
-def _leave_out(nodes: Iterable[NodeProto], absent: Collection[str]) -> None:
-    """Remove references to function attributes without a value."""
-    for node in all_nodes(nodes):
-        for i in range(len(node.attribute) - 1, -1, -1):
-            if node.attribute[i].ref_attr_name in absent:
-                del node.attribute[i]
+def _names(graph: GraphProto) -> set[str]:
+    """Return the names of all values of a graph and its bodies."""
+    found = {v.name for v in (*graph.input, *graph.initializer, *(s.values for s in graph.sparse_initializer))}
+    for node in graph.node:
+        found.update(node.input, node.output)
+        found = found.union(*(_names(body) for _, body in body_graphs(node)))
+    return found

@@ -1,4 +1,4 @@
-"""Functions left in place by onnx's inliner keep the functions they call."""
+"""Inlined functions, and functions left in place, which keep the functions they call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from onnx import parser
 
 from onnxopt import OptimizeOptions, optimize_file, stats
-from onnxopt.errors import ModelError
 from onnxopt.graph import write_model
 from tests.runtime import plain_session
 
@@ -105,8 +104,8 @@ def test_the_standard_s_domain_has_two_names(tmp_path: Path) -> None:
     assert [f.proto.opset_import[0].version for f in loaded.functions.values()] == [11]
 
 
-def test_more_functions_than_onnx_takes_of_which_few_are_called(tmp_path: Path) -> None:
-    """Its inliner refuses 10,001, also where nothing calls them."""
+def test_ten_thousand_functions(tmp_path: Path) -> None:
+    """onnx's inliner refuses 10,001, also where nothing calls them."""
     model = parser.parse_model(HEAD + "{ y = my.f (x) }" + F.replace(": 16", ": 17") + H)
     for i in range(10_000):
         model.functions.add().CopyFrom(model.functions[1])
@@ -118,13 +117,11 @@ def test_more_functions_than_onnx_takes_of_which_few_are_called(tmp_path: Path) 
     for i, f in enumerate(model.functions[2:]):
         model.graph.node.insert(0, onnx.helper.make_node(f.name, ["x"], [f"t{i}"], domain="my"))
     onnx.save(model, tmp_path / "a.onnx")
-    with pytest.raises(ModelError, match=r"cannot be inlined: Model contains 10002 local functions") as e:
-        OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
-    assert "without --inline-functions" in e.value.hint
+    loaded = OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
+    assert [node.op for node in loaded.graph] == ["Neg"] * 10_001 + ["Sigmoid"]
 
 
 def test_an_input_that_is_given_out_as_it_is(tmp_path: Path) -> None:
-    """onnx's inliner has the caller read a name that nothing defines."""
     text = '<domain: "my", opset_import: ["my" : 1]> f (a) => (a, a_out) { a_out = my.h (a) }'
     model = parser.parse_model(HEAD + "{ k, n = my.f (x) y = Sub (k, n) }" + text + H)
     onnx.save(model, tmp_path / "a.onnx")
@@ -132,3 +129,40 @@ def test_an_input_that_is_given_out_as_it_is(tmp_path: Path) -> None:
     assert [node.op for node in loaded.graph] == ["Neg", "Identity", "Sub"]
     y = plain_session(write_model(loaded)).run(None, {"x": X})[0]
     np.testing.assert_array_equal(y, 2 * X)
+
+
+@pytest.mark.parametrize(
+    ("main", "attributes", "expected"),
+    [
+        ("y = my.f <s = 2.0> (x)", "<s, t: float = 4.0>", 2 * np.where(X < 0, 4 * X, X)),
+        ("y = my.f (x)", "<s: float = 3.0, t: float = 4.0>", 3 * np.where(X < 0, 4 * X, X)),
+        ("y = my.f <s = 2.0> (x)", "<s, t>", 2 * np.where(X < 0, 0.01 * X, X)),  # LeakyRelu's own default
+        ("y = my.f <s = 2.0, t = 0.5> (x)", "<s, t>", 2 * np.where(X < 0, 0.5 * X, X)),
+    ],
+)
+def test_attributes_of_calls_and_defaults(main: str, attributes: str, expected: np.ndarray, tmp_path: Path) -> None:
+    """The function calls another, to which it passes its attribute on."""
+    head = '<domain: "my", opset_import: ["" : 17, "my" : 1]> '
+    inner = head + "g <alpha> (a) => (b) { b = LeakyRelu <alpha: float = @alpha> (a) }"
+    body = "t = my.g <alpha: float = @t> (a) c = Constant <value_float: float = @s> () b = Mul (c, t)"
+    model = parser.parse_model(HEAD + f"{{ {main} }}" + inner + head + f"f {attributes} (a) => (b) {{ {body} }}")
+    onnx.save(model, tmp_path / "a.onnx")
+    loaded = OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
+    assert not loaded.functions
+    np.testing.assert_allclose(plain_session(write_model(loaded)).run(None, {"x": X})[0], expected, rtol=1e-6)
+
+
+def test_names_of_a_function_meet_none_of_the_model(tmp_path: Path) -> None:
+    """A body hides a name of the function, names of function and model are equal, and an operand is absent."""
+    branch = "t () => (p) { t = Add (b, k) p = Neg (t) }"
+    body = f"""c = Constant <value = bool[1] {{1}}> () t = Neg (a) b, k = my.two (t)
+        d = If (c) <then_branch = {branch}, else_branch = e () => (q) {{ q = Abs (t) }}>"""
+    two = '<domain: "my", opset_import: ["" : 17]> two (a, o) => (b, c) { b = Exp (a) c = Clip (a, o) }'
+    text = f'<domain: "my", opset_import: ["" : 17, "my" : 1]> h (a) => (d) {{ {body} }}'
+    model = parser.parse_model(HEAD + "{ t = my.h (x) d = my.h (t) y, = my.two (d) }" + text + two)
+    onnx.save(model, tmp_path / "a.onnx")
+    loaded = OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
+    assert not loaded.functions
+    first = -(np.exp(-X) - X)
+    expected = np.exp(-(np.exp(-first) - first))
+    np.testing.assert_allclose(plain_session(write_model(loaded)).run(None, {"x": X})[0], expected, rtol=1e-5)
