@@ -140,7 +140,8 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
 
 def _make_constant(node: Node, value: Value, array: Array, ctx: PassContext) -> bool:
     """Hold `array` in place of the value, or make its readers read a constant. Returns whether it was replaced."""
-    held = value.is_output and len(node.outputs) == 1 and not cannot_hold(value, array)
+    is_copy = node.op == "Identity" and node.operand(0).is_stored  # an output that is constant already
+    held = value.is_output and len(node.outputs) == 1 and not is_copy and not cannot_hold(value, array)
     if not (held or value.users) or not _may(ctx, "constant", node, value, array, value):
         return False
     if held:
