@@ -105,9 +105,9 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
-        from onnxopt.reporting.html.figures import table
+        from onnxopt.reporting.html.figures import notebook
 
-        return table(self.to_dict())
+        return notebook(self.to_dict())
 
     def __repr__(self) -> str:
         nodes = f"{self.pipeline.nodes_before:,} → {counted(self.pipeline.nodes_after, 'node')}"

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
-from onnxopt.reporting.html.markup import Markup, join, link, tag
+from onnxopt.reporting.html.markup import Markup, join, link, panel, table, tag
 from onnxopt.reporting.plain import change, left_out, pass_hits, statistics, summary, verdict, warnings
 
 Row = tuple[str, int] | tuple[str, int, int]  # an operator, and how often each model has it
@@ -27,64 +27,43 @@ def operators(data: dict[str, Any]) -> Markup:
     widest = max([1, *before.values(), *after.values()])
     changed = sorted((r for r in rows if r[1] != r[2]), key=lambda r: (-abs(r[2] - r[1]), r[0]))
     same = sorted((r for r in rows if r[1] == r[2]), key=lambda r: (-r[1], r[0]))
-    return tag(
-        "section",
-        tag(
-            "header",
-            tag("h2", "Operators"),
-            tag("p", tag("span", "before", class_="key was"), tag("span", "after", class_="key")),
-        ),
-        _bars(changed[:_MAX_OPERATORS], widest)
-        if changed
-        else tag("p", "No operator changed its count.", class_="none"),
-        _folded(f"{len(changed) - _MAX_OPERATORS} more that changed", changed[_MAX_OPERATORS:], widest),
-        _folded(f"{len(same)} unchanged", same, widest),
+    return panel(
+        "Operators",
+        join(tag("span", "before", class_="key was"), tag("span", "after", class_="key")),
+        _bars(changed, widest, "that changed") if changed else tag("p", "No operator changed its count.", class_="none"),
+        tag("details", tag("summary", f"{len(same)} unchanged"), _counted(same, widest)) if same else None,
         id="operators",
-        class_="panel",
     )
 
 
 def _counts(operators: dict[str, int]) -> Markup:
     counts = sorted(operators.items(), key=lambda r: (-r[1], r[0]))
-    rows, widest = [(op, n) for op, n in counts], max([1, *operators.values()])
-    return tag(
-        "section",
-        tag("header", tag("h2", "Operators")),
-        _bars(rows[:_MAX_OPERATORS], widest) if rows else tag("p", "None.", class_="none"),
-        _folded(f"{len(rows) - _MAX_OPERATORS} more", rows[_MAX_OPERATORS:], widest),
-        id="operators",
-        class_="panel",
-    )
+    bars = _bars(counts, max([1, *operators.values()])) if counts else tag("p", "None.", class_="none")
+    return panel("Operators", None, bars, id="operators")
 
 
-def _folded(title: str, rows: Sequence[Row], widest: int) -> Markup | None:
-    return tag("details", tag("summary", title), _bars(rows, widest)) if rows else None
+def _bars(rows: Sequence[Row], widest: int, what: str = "") -> Markup:
+    """Returns the first operators, and all others folded; `what`: a description of the others."""
+    rest = rows[_MAX_OPERATORS:]
+    title = f"{len(rest)} more {what}".rstrip()
+    more = tag("details", tag("summary", title), _counted(rest, widest)) if rest else None
+    return join(_counted(rows[:_MAX_OPERATORS], widest), more)
 
 
-def _bars(rows: Sequence[Row], widest: int) -> Markup:
+def _counted(rows: Sequence[Row], widest: int) -> Markup:
     """Returns a bar and a figure for each model, and the difference of two models."""
     body = [
         tag(
             "tr",
             tag("th", op, scope="row"),
-            tag("td", *(_bar(n / widest) for n in counts), class_="twin", aria_hidden="true"),
+            tag("td", *(tag("i", style=f"width:{n / widest:.2%}") for n in counts), class_="twin", aria_hidden="true"),
             *(tag("td", f"{n:,}", class_="num") for n in counts),
-            *(_change(a, b) for a, b in pairwise(counts)),
+            *(_signed(b - a, f"{b - a:+,}") for a, b in pairwise(counts)),
         )
         for op, *counts in rows
     ]
     named = ("before", "after", "change") if len(rows[0]) > 2 else ("nodes",)
-    heads = [tag("th", text, scope="col", class_="num") for text in named]
-    head = tag("tr", tag("th", "operator", scope="col"), tag("td", aria_hidden="true"), *heads)
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
-
-
-def _change(a: int, b: int) -> Markup:
-    return tag("td", f"{b - a:+,}" if a != b else "", class_=f"num {'less' if b < a else 'more'}")
-
-
-def _bar(part: float) -> Markup:
-    return tag("i", style=f"width:{max(part, 0):.2%}")
+    return table(["operator", tag("td", aria_hidden="true"), *named], body, named)
 
 
 def timeline(data: dict[str, Any]) -> Markup:
@@ -99,13 +78,7 @@ def timeline(data: dict[str, Any]) -> Markup:
         told = "the report has no timeline; a newer onnxopt writes one"
     if times and sum(report["phases"].values()) > 0:
         content.insert(0, _phases(report["phases"]))
-    return tag(
-        "section",
-        tag("header", tag("h2", "Timeline"), tag("p", told)),
-        *content,
-        id="timeline",
-        class_="panel",
-    )
+    return panel("Timeline", told, *content, id="timeline")
 
 
 def _phases(phases: dict[str, float]) -> Markup:
@@ -172,25 +145,18 @@ def passes(data: dict[str, Any]) -> Markup:
     did = [p for p in pipeline["passes"] if pass_hits(p) or p["nodes"] or statistics(p)]
     idle = [p["name"] for p in pipeline["passes"] if p not in did]
     told = "the optimization was run again for this page" if data["history"]["repeated"] else "as recorded"
-    return tag(
-        "section",
-        tag("header", tag("h2", "Passes"), tag("p", told)),
-        _table(did, times) if did else tag("p", "No pass changed anything.", class_="none"),
-        _aside(f"{len(idle)} found nothing to do", idle),
-        _aside(
-            f"{len(pipeline['skipped'])} did not run", [f"{name}: {why}" for name, why in pipeline["skipped"].items()]
-        ),
-        id="passes",
-        class_="panel",
-    )
-
-
-def _table(did: list[dict[str, Any]], times: bool) -> Markup:
-    longest = max(p["seconds"] for p in did) or 1.0
+    skipped = [f"{name}: {why}" for name, why in pipeline["skipped"].items()]
+    longest = max((p["seconds"] for p in did), default=0) or 1.0
     head = ["pass", "runs", "rewrites", "nodes", "bytes of constants", *(["time"] if times else [])]
-    cells = [tag("th", text, scope="col", class_="num" if i else None) for i, text in enumerate(head)]
     rows = [row for p in did for row in _pass(p, longest, times)]
-    return tag("div", tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows)), class_="scroll")
+    return panel(
+        "Passes",
+        told,
+        table(head, rows, head[1:]) if did else tag("p", "No pass changed anything.", class_="none"),
+        _aside(f"{len(idle)} found nothing to do", idle),
+        _aside(f"{len(skipped)} did not run", skipped),
+        id="passes",
+    )
 
 
 def _aside(title: str, texts: list[str]) -> Markup | None:
@@ -248,21 +214,13 @@ def declined(data: dict[str, Any]) -> Markup:
         )
         for n, rule, why, example, name in rows
     ]
-    head = [
-        tag("th", text, scope="col", class_="num" if text == "times" else None)
-        for text in ("rule", "why not", "times", "for example")
-    ]
-    table = tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body)), class_="scroll stacked")
-    return tag(
-        "section",
-        tag("header", tag("h2", "Declined"), tag("p", "where a rule's pattern matched, but a guard said no")),
-        table if rows else tag("p", "No rule declined anything.", class_="none"),
-        id="declined",
-        class_="panel",
-    )
+    heads = ("rule", "why not", "times", "for example")
+    listed = table(heads, body, ["times"], "scroll stacked") if rows else None
+    none = tag("p", "No rule declined anything.", class_="none")
+    return panel("Declined", "where a rule's pattern matched, but a guard said no", listed or none, id="declined")
 
 
-def table(report: dict[str, Any]) -> Markup:
+def notebook(report: dict[str, Any]) -> Markup:
     """Returns the summary, the verdict, and the rewrites of each pass, from `Report.to_dict()`."""
     report = cleaned(report)
     lines = [*verdict(report), *left_out(report["rolled_back"], matched=True), *warnings(report)]

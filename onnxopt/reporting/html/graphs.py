@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from onnxopt.plaintext import counted
 from onnxopt.reporting import verdict as told
-from onnxopt.reporting.html.markup import Markup, join, link, tag
+from onnxopt.reporting.html.markup import Markup, join, link, panel, tag
 
 _CHIPS: Final = (("changed", "~"), ("merged", "⤳"), ("gone", "−"), ("new", "+"), ("kept", ""))
 
@@ -30,9 +30,9 @@ def graphs(data: dict[str, Any]) -> Markup:
         for fate, sign in _CHIPS
         if counts.get(fate)
     ]
-    return tag(
-        "section",
-        tag("header", tag("h2", "Graphs" if len(names) > 1 else "Graph"), tag("p", _told(data))),
+    return panel(
+        "Graphs" if len(names) > 1 else "Graph",
+        _told(data),
         tag(
             "div",
             _search(),
@@ -53,7 +53,6 @@ def graphs(data: dict[str, Any]) -> Markup:
         ),
         tag("noscript", tag("p", "The graphs are drawn by scripts, which are switched off here.", class_="none")),
         id="graphs",
-        class_="panel",
     )
 
 
@@ -131,13 +130,7 @@ def places(data: dict[str, Any]) -> Markup | None:
     if found is None or not found["places"]:
         return None
     rows = [_place(k, place, where) for k, (place, where) in enumerate(zip(found["places"], data["places"]))]
-    return tag(
-        "section",
-        tag("header", tag("h2", "Where it differs"), tag("p", _MARKED)),
-        tag("ol", *rows, class_="places"),
-        id="places",
-        class_="panel",
-    )
+    return panel("Where it differs", _MARKED, tag("ol", *rows, class_="places"), id="places")
 
 
 def _place(k: int, place: dict[str, Any], where: dict[str, Any]) -> Markup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable
 from html import escape
 from typing import Any, Final
 
@@ -41,6 +42,21 @@ def join(*children: object) -> Markup:
 
 def _text(value: object) -> str:
     return escape(printable(str(value), keep="\n\t"))
+
+
+def panel(title: str, told: object, *content: object, id: str) -> Markup:
+    """Returns a section of the page with a heading, and a remark beside it unless `told` is None."""
+    header = tag("header", tag("h2", title), tag("p", told) if told is not None else None)
+    return tag("section", header, *content, id=id, class_="panel")
+
+
+def table(heads: Iterable[str], rows: Iterable[Markup], numeric: Collection[str] = (), style: str = "scroll") -> Markup:
+    """Returns a table that scrolls; columns called as in `numeric` hold numbers."""
+    cells = (
+        head if isinstance(head, Markup) else tag("th", head, scope="col", class_="num" if head in numeric else None)
+        for head in heads
+    )
+    return tag("div", tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows)), class_=style)
 
 
 def link(text: str, spot: tuple[int, int] | None) -> Markup:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from onnxopt.reporting.html.figures import declined, operators, passes, timeline
 from onnxopt.reporting.html.graphs import graphs, places
-from onnxopt.reporting.html.markup import Markup, join, json_script, tag
+from onnxopt.reporting.html.markup import Markup, join, json_script, panel, tag
 from onnxopt.reporting.html.summary import cards, interface, summary, weights
 from onnxopt.reporting.verdict import difference
 
@@ -94,13 +94,8 @@ def _section(name: str, make: Callable[[dict[str, Any]], Markup | None], data: d
     made: Markup | None = data["failures"].attempt(name, lambda: make(data), None)
     if name not in data["failures"]:
         return made
-    return tag(
-        "section",
-        tag("header", tag("h2", name)),
-        tag("p", f"This section could not be made: {data['failures'][name]}", class_="failures"),
-        id=name.lower(),
-        class_="panel",
-    )
+    why = tag("p", f"This section could not be made: {data['failures'][name]}", class_="failures")
+    return panel(name, None, why, id=name.lower())
 
 
 def _shown(data: dict[str, Any]) -> dict[str, Any]:

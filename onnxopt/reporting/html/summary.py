@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from onnxopt.plaintext import counted
-from onnxopt.reporting.html.markup import Markup, join, link, tag
+from onnxopt.reporting.html.markup import Markup, join, link, panel, table, tag
 from onnxopt.reporting.plain import size
 from onnxopt.reporting.stats_text import count, exact, share
 from onnxopt.reporting.verdict import MARKS, figures, grouped
@@ -148,14 +148,8 @@ def interface(data: dict[str, Any]) -> Markup:
         for name in dict.fromkeys(name for side in held for name in side):
             rows.append(_types(name, kind, [side.get(name) for side in held], labels))
     dynamic = [f"{symbol} ({', '.join(places[:_MAX_ROWS])})" for symbol, places in stats[-1]["dynamic"].items()]
-    return tag(
-        "section",
-        tag("header", tag("h2", "Inputs and outputs")),
-        _folded(["name", "", *labels], rows),
-        tag("p", f"Dynamic: {', '.join(dynamic)}", class_="none") if dynamic else None,
-        id="interface",
-        class_="panel",
-    )
+    sizes = tag("p", f"Dynamic: {', '.join(dynamic)}", class_="none") if dynamic else None
+    return panel("Inputs and outputs", None, _folded(["name", "", *labels], rows), sizes, id="interface")
 
 
 def weights(data: dict[str, Any]) -> Markup:
@@ -173,14 +167,8 @@ def weights(data: dict[str, Any]) -> Markup:
     if found["unread"]:
         parts.append(f"{exact(found['unread'])} of these in data files, which are not compared")
     left = tag("p", f"and {exact(found['left'])} more, which are smaller", class_="none") if found["left"] else None
-    return tag(
-        "section",
-        tag("header", tag("h2", "Weights"), tag("p", ", ".join(parts))),
-        _folded(["name", *(h for side in labels for h in (side, "bytes"))], rows),
-        left,
-        id="weights",
-        class_="panel",
-    )
+    heads = ["name", *(head for side in labels for head in (side, "bytes"))]
+    return panel("Weights", ", ".join(parts), _folded(heads, rows), left, id="weights")
 
 
 def _weight(scope: str, name: str, sides: list[list[Any] | None], labels: list[str]) -> Markup:
@@ -203,11 +191,6 @@ def _sides(stats: list[Any], heading: str) -> list[str]:
 def _folded(headings: list[str], rows: list[Markup]) -> Markup:
     if not rows:
         return tag("p", "None.", class_="none")
-    head = [tag("th", text, scope="col", class_="num" if text == "bytes" else None) for text in headings]
-
-    def table(some: list[Markup]) -> Markup:
-        return tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *some)), class_="scroll stacked")
-
-    rest = rows[_MAX_ROWS:]
-    more = tag("details", tag("summary", f"{exact(len(rest))} more"), table(rest)) if rest else None
-    return tag("div", table(rows[:_MAX_ROWS]), more)
+    first, rest = (table(headings, some, ["bytes"], "scroll stacked") for some in (rows[:_MAX_ROWS], rows[_MAX_ROWS:]))
+    title = tag("summary", f"{exact(len(rows) - _MAX_ROWS)} more")
+    return tag("div", first, tag("details", title, rest) if rows[_MAX_ROWS:] else None)
