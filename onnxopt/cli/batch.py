@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,34 +19,23 @@ if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
 
 
-@dataclass(frozen=True)
-class Places:
-    """The destination of each result."""
-
-    models: tuple[str, ...]
-    out_dir: str | None
-    in_place: bool
-    check: bool
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Returns (source, destination) of each job. Raises UsageError for contradictory destinations."""
-        pairs = self._pairs()
-        if not self.check:
-            refuse_shared(pairs)
-        return pairs
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        if sum((self.out_dir is not None, self.in_place, self.check)) > 1:
-            raise UsageError("--out-dir, --in-place and --check exclude each other", "leave all but one out")
-        if "-" in self.models:
-            raise UsageError("stdin and stdout are for one model: onnxopt optimize - -", "name files")
-        if self.in_place or self.check:
-            return [(m, m) for m in self.models]
-        if self.out_dir is not None:
-            return list(zip(self.models, destinations(self.models, self.out_dir)))
-        if len(self.models) == 2:
-            return [(self.models[0], self.models[1])]
+def places(models: Sequence[str], out_dir: str | None, in_place: bool, check: bool) -> list[tuple[str, str]]:
+    """Returns (source, destination) of each job. Raises UsageError for contradictory destinations."""
+    if sum((out_dir is not None, in_place, check)) > 1:
+        raise UsageError("--out-dir, --in-place and --check exclude each other", "leave all but one out")
+    if "-" in models:
+        raise UsageError("stdin and stdout are for one model: onnxopt optimize - -", "name files")
+    if in_place or check:
+        pairs = [(m, m) for m in models]
+    elif out_dir is not None:
+        pairs = list(zip(models, destinations(models, out_dir)))
+    elif len(models) == 2:
+        pairs = [(models[0], models[1])]
+    else:
         raise UsageError("the results of several models need a folder", "--out-dir DIR, or --in-place to replace them")
+    if not check:
+        refuse_shared(pairs)
+    return pairs
 
 
 def judge(budgets: Sequence[Budget], outcomes: Sequence[Outcome]) -> None:
@@ -75,8 +63,8 @@ def tell(telling: Telling, outcomes: Sequence[Outcome]) -> None:
         _append_summary(summary, records)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for text in workflow_commands(records):
-            say_command(text, err=telling.data_on_stdout or telling.format == "json")
-    if telling.format == "json":
+            say_command(text, err=telling.data_on_stdout or telling.form == "json")
+    if telling.form == "json":
         say_all(json_text(document))
 
 
@@ -96,7 +84,7 @@ def optimize_many(
     """Run the jobs and print the outcomes; returns the exit code of the whole run."""
     from onnxopt.reporting.progress import Board
 
-    shown, finished = telling.format == "text" and not telling.quiet, 0
+    shown, finished = telling.form == "text" and not telling.quiet, 0
     at_work: dict[str, str] = {}
     try:
         with Board(len(jobs), enabled=not telling.quiet) as board:
@@ -121,7 +109,9 @@ def optimize_many(
         say(err=True)  # behind the terminal's ^C, as click does
         stages = [f"{source} ({stage})" for source, stage in dict(at_work).items()]  # which threads may add to
         where = noted(e) or (f"at {few(stages)}" if stages else "")
-        raise Interrupted(where, finished, len(jobs), executor) from None
+        hint = f"{finished} of {len(jobs)} models were finished before, and stay" if finished else "nothing was written"
+        hint = hint if executor == "local" else "what runs on the cluster already is finished there"
+        raise _Interrupted(f"interrupted {where}".rstrip(), hint) from None
     if shown and telling.stats and sys.stdout.isatty():
         for outcome in outcomes:
             show_changes(outcome.report or {})
@@ -135,24 +125,16 @@ def _finish(outcomes: Sequence[Outcome], telling: Telling) -> int:
     for note in dict.fromkeys(note for outcome in outcomes for note in outcome.notes):
         say(f"warning: {note}", err=True)
     for outcome in outcomes:
-        if outcome.code and (outcome.message or outcome.hint) and telling.format == "text":
+        if outcome.code and (outcome.message or outcome.hint) and telling.form == "text":
             say_error(outcome.message or outcome.source, outcome.hint)
     tell(telling, outcomes)
     return worst_code(o.code for o in outcomes)
 
 
-class Interrupted(OnnxOptError):
-    """An interrupted run of several models; the message names the finished results and the running models."""
+class _Interrupted(OnnxOptError):
+    """An interrupted run of several models; the message names the running models."""
 
     exit_code = 130
-
-    def __init__(self, where: str, finished: int, total: int, executor: str) -> None:
-        hint = "nothing was written"
-        if finished:
-            hint = f"{finished} of {total} models were finished before, and stay"
-        if executor != "local":
-            hint = "what runs on the cluster already is finished there"
-        super().__init__(f"interrupted {where}".rstrip(), hint)
 
 
 def tell_failure(telling: Telling, source: str, destination: str, error: OnnxOptError) -> None:

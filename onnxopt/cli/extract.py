@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from onnxopt.cli.options import external_option
-from onnxopt.cli.say import say
+from onnxopt.cli.say import say, say_cut
 from onnxopt.cli.values import NewFile, known_values, names_option
-from onnxopt.errors import few
 from onnxopt.plaintext import counted
-
-if TYPE_CHECKING:
-    from onnxopt.conversion.extraction import Extraction
-
 
 _OUT = NewFile("`onnxopt optimize MODEL - --outputs NAMES` cuts and writes to stdout, with -O0 it does no more")
 
@@ -67,15 +61,3 @@ def extract(
     for kind, types in (("input", done.inputs), ("output", done.outputs)):
         for name, type_text in types.items():
             say(f"  {kind:6}  {name}: {type_text}")
-
-
-def say_cut(done: Extraction) -> None:
-    """Warn of unneeded inputs, and of outputs that the part does not have."""
-    if done.unneeded:
-        say(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
-    if done.left_out:
-        say(f"warning: the inputs do not give {_few(done.left_out)}: left out of the outputs", err=True)
-
-
-def _few(values: list[str]) -> str:
-    return few([f"`{name}`" for name in values])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +34,11 @@ from onnxopt.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
     from onnxopt.batch import Budget
+    from onnxopt.verification import VerifyOptions
 
-_OF_A_RESULT = ("max_rewrites", "provenance", "external", "rename", "name_nodes")  # beside options of the passes
+_JUDGED = ("rtol", "atol", "seed", "inputs", "timeout", "custom_op_libraries")  # fields of VerifyOptions
+_TOLD = ("form", "junit", "quiet", "verbose", "stats")  # fields of Telling
+_OF_A_JOB = ("strict", "allow_unverified", "check", "backup", "plugins", "zero_weights")
 _MAIN = (  # described by --help
     *("level", "in_place", "out_dir", "check", "form", "stats", "verbose", "quiet"),
     *("dims", "shapes", "end", "dtype", "int32", "target_opset", "target", "extra", "disable"),
@@ -132,39 +133,7 @@ _MAIN = (  # described by --help
 @click.option("--stats", is_flag=True, help="Show the changes by operator, like `onnxopt stats IN OUT`.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("-v", "--verbose", count=True, help="Show the rules that fired, and why the rest declined.")
-def optimize(
-    models: tuple[str, ...],
-    out_dir: str | None,
-    in_place: bool,
-    backup: str,
-    check: bool,
-    jobs: int,
-    cache_dir: str | None,
-    executor: str,
-    fail_if: tuple[str, ...],
-    junit: Path | None,
-    form: str,
-    begin: tuple[str, ...],
-    end: tuple[str, ...],
-    strict: bool,
-    allow_unverified: bool,
-    no_verify: bool,
-    inputs: dict[str, str],
-    verify_dims: dict[str, int],
-    rtol: float | None,
-    atol: float | None,
-    custom_op_libraries: tuple[str, ...],
-    seed: int,
-    timeout: float,
-    verify_memory: int,
-    report_file: Path | None,
-    reproducer: Path | None,
-    zero_weights: bool,
-    stats: bool,
-    quiet: bool,
-    verbose: int,
-    **given: Any,
-) -> None:
+def optimize(models: tuple[str, ...], **asked: Any) -> None:
     """Optimize the model IN, verify the result against it, and write OUT; or many MODELS into a folder.
 
     IN is never changed. OUT is written only if the result is equivalent to IN; an existing OUT is replaced (a glob such
@@ -186,75 +155,56 @@ def optimize(
     """
     from onnxopt.verification import VerifyOptions
 
-    asked = click.get_current_context().params
     _refuse_contradictions(asked)
-    refuse_ignored(given)
+    refuse_ignored(asked)
     models = tuple("-" if model in ("/dev/stdin", "/dev/stdout") else model for model in models)
-    besides = (report_file, junit, given["journal"])
+    besides = (asked["report_file"], asked["junit"], asked["journal"])
     refuse_unwritable(besides)
     refuse_models(besides, models)
     plain = _is_plain(models, asked)
     verify_options = None
-    if not no_verify:
-        verify_options = VerifyOptions(
-            rtol,
-            atol,
-            seed,
-            inputs,
-            timeout,
-            verify_memory,
-            given["memory"],
-            dims=verify_dims,
-            custom_op_libraries=custom_op_libraries,
-            **requested_changes(given),
-        )
-    telling = Telling(
-        form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
-    )
-    of_a_result = {name: given.pop(name) for name in _OF_A_RESULT}
-    allow_unverified |= not telling.to_machines
+    if not asked["no_verify"]:
+        given = {name: asked[name] for name in _JUDGED} | requested_changes(asked)
+        sizes = {"memory": asked["verify_memory"], "limit": asked["memory"], "dims": asked["verify_dims"]}
+        verify_options = VerifyOptions(**given, **sizes)
+    report, budgets = None if plain else asked["report_file"], _budgets(asked["fail_if"])
+    telling = Telling(report=report, budgets=budgets, **{name: asked[name] for name in _TOLD})
+    asked["allow_unverified"] |= not telling.to_machines
     if plain:
-        single = Single(
-            verify_options=verify_options,
-            telling=replace(telling, data_on_stdout=models[1] == "-"),
-            given=given,
-            report_file=report_file,
-            reproducer=reproducer,
-            zero_weights=zero_weights,
-            strict=strict,
-            allow_unverified=allow_unverified,
-            of_a_result=of_a_result,
-            inputs=begin,
-            outputs=end,
-        )
-        code = _run_single(single, *models)
+        telling.data_on_stdout = models[1] == "-"
+        code = _run_single(Single(asked, verify_options, telling), *models)
     else:
-        from onnxopt.batch import Job
-        from onnxopt.cli.batch import Places, optimize_many
-
-        pairs = Places(models, out_dir, in_place, check).pairs()
-        refuse_models(besides, chain.from_iterable(pairs))
-        if len(pairs) > 1 and (many := [name for name in WATCHES if given[name]]):
-            raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
-        job = partial(
-            Job,
-            options=make_options(given, **of_a_result),
-            verify_options=verify_options,
-            strict=strict,
-            allow_unverified=allow_unverified,
-            check=check,
-            backup=backup,
-            cache=cache_dir or "",
-            plugins=given["plugins"],
-            reproducer=str(reproducer or ""),
-            zero_weights=zero_weights,
-            stats=stats or telling.has_summary,
-        )
-        watch = Watch(Path(pairs[0][0]), given, verify_options)
-        code = optimize_many([job(a, b) for a, b in pairs], jobs, executor, telling, watch.instruments)
-        watch.report()
+        code = _run_many(models, asked, verify_options, telling, besides)
     if code:
         sys.exit(code)
+
+
+def _run_many(
+    models: tuple[str, ...],
+    asked: dict[str, Any],
+    verify_options: VerifyOptions | None,
+    telling: Telling,
+    besides: tuple[Path | None, ...],
+) -> int:
+    from onnxopt.batch import Job
+    from onnxopt.cli.batch import optimize_many, places
+
+    pairs = places(models, asked["out_dir"], asked["in_place"], asked["check"])
+    refuse_models(besides, chain.from_iterable(pairs))
+    if len(pairs) > 1 and (many := [name for name in WATCHES if asked[name]]):
+        raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
+    given = {name: asked[name] for name in _OF_A_JOB} | {
+        "options": make_options(asked),
+        "verify_options": verify_options,
+        "cache": asked["cache_dir"] or "",
+        "reproducer": str(asked["reproducer"] or ""),
+        "stats": asked["stats"] or telling.has_summary,
+    }
+    watch = Watch(Path(pairs[0][0]), asked, verify_options)
+    jobs = [Job(source, destination, **given) for source, destination in pairs]
+    code = optimize_many(jobs, asked["jobs"], asked["executor"], telling, watch.instruments)
+    watch.report()
+    return code
 
 
 def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:

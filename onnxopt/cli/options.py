@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -30,7 +30,6 @@ from onnxopt.worker.limits import Limits
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from onnxopt.api.settings import Settings
     from onnxopt.optimizer import OptimizeOptions
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -272,11 +271,11 @@ def refuse_ignored(given: dict[str, Any]) -> None:
         raise UsageError("--no-keep-io is for --dtype and --int32", "without these nothing changes its type")
 
 
-def make_options(given: dict[str, Any], **of_a_result: Any) -> OptimizeOptions:
-    """Returns OptimizeOptions from the keywords of `pipeline_options` and `of_a_result`; loads the plugins."""
+def make_options(given: dict[str, Any]) -> OptimizeOptions:
+    """Returns OptimizeOptions from the keywords of `settings_of`; loads the plugins."""
     from onnxopt.api import settings
 
-    return settings.make_options(**settings_of(given), **of_a_result)
+    return settings.make_options(**settings_of(given))
 
 
 def _made_dynamic(given: dict[str, Any]) -> dict[str, str]:
@@ -297,9 +296,9 @@ def requested_changes(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def settings_of(given: dict[str, Any]) -> Settings:
-    """Returns the keywords of `pipeline_options` as keywords of the Python API."""
-    from onnxopt.api.settings import Settings
+def settings_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keywords of `pipeline_options`, and those about a result, as keywords of the Python API."""
+    from onnxopt.api.settings import OfAResult
     from onnxopt.pipeline.sequence import literal
 
     config = {key: literal(text) for key, text in given["config"].items()}
@@ -307,7 +306,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
     named["dims"] = {name: size for name, size in given["dims"].items() if size is not None}
     if given["keep_dynamic"]:
         named |= {"dims": {}, "shapes": {}}
-    return cast("Settings", {name: named[name] for name in Settings.__annotations__})
+    return {name: named[name] for name in OfAResult.__annotations__ if name in named}
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,13 @@ import click
 
 from onnxopt.cli.files import json_text, write_text
 from onnxopt.cli.options import apply_all, make_options, requested_changes
-from onnxopt.cli.say import Telling, say
+from onnxopt.cli.say import Telling, say, say_cut
 from onnxopt.cli.values import NewFile, known_passes, names_option
 from onnxopt.errors import OnnxOptError
 
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from onnxopt.conversion.extraction import Extraction
     from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
     from onnxopt.pipeline import Instrument
     from onnxopt.pipeline.instruments import Counts
@@ -109,42 +108,16 @@ class Watch:
             write_text(self._file, json.dumps(self._journal.to_list(), indent=2) + "\n")
 
 
-class Recorder:
-    """The data of `--report` beside the report: times of passes, and the rule of each new node."""
-
-    def __init__(self) -> None:
-        from onnxopt.pipeline.instruments import Timeline
-        from onnxopt.pipeline.journal import Journal
-
-        self._timeline, self._journal = Timeline(), Journal()
-        self.instruments: list[Instrument] = [self._timeline, self._journal]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"timeline": self._timeline.to_list(), "journal": self._journal.to_list()}
-
-
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False)
 class Single:
-    """The request. `given`: options of the pipeline.
+    """A run of IN OUT. `asked`: the parameters of the command by name."""
 
-    `of_a_result`: other options of the optimizer. `inputs`, `outputs`: values at the ends of the part.
-    """
-
+    asked: dict[str, Any]
     verify_options: VerifyOptions | None
     telling: Telling
-    given: dict[str, Any]
-    report_file: Path | None
-    reproducer: Path | None
-    zero_weights: bool
-    strict: bool
-    allow_unverified: bool
-    of_a_result: dict[str, Any]
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
 
     def run(self, source: Path, destination: Path, called: tuple[str, ...] = ()) -> int:
         """Optimize, and print the result; returns the exit code.
@@ -163,34 +136,42 @@ class Single:
             raise
 
     def _run(self, source: Path, destination: Path, called: tuple[str, ...]) -> int:
-        telling, given = self.telling, self.given
+        telling, asked = self.telling, self.asked
         verifier = self._started(source)
         # Here, not in nested imports: calls are slower at the end of a chunk of Python's stack.
         import onnx  # noqa: F401
 
-        options = make_options(given, **self.of_a_result)
-        watch = Watch(source, given, self.verify_options)
-        if telling.verbose or self.report_file is not None:
-            from onnxopt.pipeline.instruments import Sizes
+        options = make_options(asked)
+        watch = Watch(source, asked, self.verify_options)
+        report_file: Path | None = asked["report_file"]
+        recorded: dict[str, Any] = {}  # parts of the report file, by key
+        counts: Counts | None = None
+        if telling.verbose or report_file is not None:
+            from onnxopt.pipeline.instruments import Sizes, Timeline
+            from onnxopt.pipeline.journal import Journal
 
             watch.instruments.append(Sizes())
-        again: list[Instrument] = []  # started again after a rollback
-        recorder = Recorder() if self.report_file is not None else None
-        if recorder is not None:
-            again += recorder.instruments
-        counts = self._counts()
-        if counts is not None:
-            again.append(counts)
-        report, failure = self._optimize(
-            source, destination, called, options, verifier, [*watch.instruments, *again], again
-        )
+            recorded = {"timeline": Timeline(), "journal": Journal()} if report_file is not None else {}
+        if telling.stats or telling.has_summary:
+            from onnxopt.pipeline.instruments import Counts
+
+            counts = Counts()
+        again = [*recorded.values(), *([counts] if counts is not None else [])]  # started again after a rollback
+        report, failure = self._optimize(source, destination, called, options, verifier, watch.instruments, again)
         if counts is not None:
             report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
-        if report.stats is not None and (self.inputs or self.outputs):
+        if report.stats is not None and (asked["begin"] or asked["end"]):
             from onnxopt.api import stats
 
             report.stats["before"] = stats(source).to_dict()
-        self._tell(report, recorder, watch, options)
+        if report_file is not None:
+            parts = {name: instrument.to_list() for name, instrument in recorded.items()}
+            write_text(report_file, json_text(report.to_dict() | parts))
+        if not telling.quiet and telling.form == "text":
+            _print(report.to_dict(), telling)
+        watch.report()
+        for line in report.remarks(options, asked["plugins"]):
+            say(line, err=True)
         code = 3 if report.rolled_back else 0
         if telling.wanted:
             from onnxopt.cli.batch import finish_single
@@ -200,27 +181,11 @@ class Single:
             raise failure
         return code
 
-    def _counts(self) -> Counts | None:
-        if not (self.telling.stats or self.telling.has_summary):
-            return None
-        from onnxopt.pipeline.instruments import Counts
-
-        return Counts()
-
-    def _tell(self, report: Report, recorder: Recorder | None, watch: Watch, options: OptimizeOptions) -> None:
-        """Writes the report file, and prints the report, the results of the instruments, and the remarks."""
-        if self.report_file is not None and recorder is not None:
-            write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
-        if not self.telling.quiet and self.telling.format == "text":
-            _print(report.to_dict(), self.telling)
-        watch.report()
-        for line in report.remarks(options, self.given["plugins"]):
-            say(line, err=True)
-
     def _started(self, source: Path) -> Verifier | None:
         """Returns a verifier that imports in parallel, if the whole model is verified."""
-        given = any(self.given[key] for key in ("level", "pipeline", "dtype", "int32", "strip_qdq"))
-        if self.verify_options is None or not given or self.inputs or self.outputs:
+        asked = self.asked
+        changes = any(asked[key] for key in ("level", "pipeline", "dtype", "int32", "strip_qdq"))
+        if self.verify_options is None or not changes or asked["begin"] or asked["end"]:
             return None
         from onnxopt.verification import Verifier
 
@@ -235,14 +200,15 @@ class Single:
         called: tuple[str, ...],
         options: OptimizeOptions,
         verifier: Verifier | None,
-        instruments: list[Instrument],
-        again: list[Instrument],
+        instruments: Sequence[Instrument],
+        again: Sequence[Instrument],
     ) -> tuple[Report, DifferentResult | None]:
         """Returns the report, also for a different result."""
         from onnxopt.api.settings import run
         from onnxopt.optimizer import DifferentResult
         from onnxopt.reporting.progress import Progress
 
+        asked = self.asked
         with Progress(enabled=not self.telling.quiet, steps=True) as progress:
             try:
                 report = run(
@@ -250,19 +216,16 @@ class Single:
                     destination,
                     options,
                     called=(called[0], called[1]),
-                    inputs=self.inputs,
-                    outputs=self.outputs,
-                    cut=_say_cut,
+                    inputs=asked["begin"],
+                    outputs=asked["end"],
+                    cut=say_cut,
                     verify_options=self.verify_options,
                     verifier=verifier,
-                    strict=self.strict,
-                    allow_unverified=self.allow_unverified,
                     progress=progress.phase,
-                    instruments=instruments,
+                    instruments=[*instruments, *again],
                     again=again,
-                    reproducer=self.reproducer,
-                    zero_weights=self.zero_weights,
                     began=click.get_current_context().obj,
+                    **{name: asked[name] for name in ("strict", "allow_unverified", "reproducer", "zero_weights")},
                 )
             except DifferentResult as e:
                 return e.report, e
@@ -289,10 +252,3 @@ def _print(report: dict[str, Any], telling: Telling) -> None:
         from onnxopt.cli.stats import show_changes
 
         show_changes(report, err=telling.data_on_stdout)
-
-
-def _say_cut(done: Extraction) -> None:
-    """Warn of names left out of the part; the import is needed only for parts."""
-    from onnxopt.cli.extract import say_cut
-
-    say_cut(done)

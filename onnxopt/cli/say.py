@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
+from onnxopt.errors import few
 from onnxopt.plaintext import harmless, line, printable
 
 if TYPE_CHECKING:
     from onnxopt.batch.budget import Budget
+    from onnxopt.conversion.extraction import Extraction
 
 
 def open_closed() -> None:
@@ -139,15 +141,25 @@ def say_command(text: str, *, err: bool) -> None:
     click.echo(printable(text), err=err)
 
 
+def say_cut(done: Extraction) -> None:
+    """Warn of unneeded inputs, and of outputs that the part of a model does not have."""
+    for said, names, where in (
+        ("no output needs", done.unneeded, "inputs"),
+        ("the inputs do not give", done.left_out, "outputs"),
+    ):
+        if names:
+            say(f"warning: {said} {few([f'`{name}`' for name in names])}: left out of the {where}", err=True)
+
+
 @dataclass(eq=False, repr=False)
 class Telling:
     """Settings of the output.
 
-    `format`: text or json. `junit`, `report`: files. `budgets`: limits. `quiet`: errors only. `data_on_stdout`: stdout
+    `form`: text or json. `junit`, `report`: files. `budgets`: limits. `quiet`: errors only. `data_on_stdout`: stdout
     is used for the model. `verbose`: rules, and reasons for declining. `stats`: changes by operator.
     """
 
-    format: str = "text"
+    form: str = "text"
     junit: Path | None = None
     report: Path | None = None
     budgets: tuple[Budget, ...] = ()
@@ -165,7 +177,7 @@ class Telling:
     def to_machines(self) -> bool:
         """Returns whether programs read the output; an unverified result is then an error."""
         environment = os.environ.get("GITHUB_STEP_SUMMARY") or os.environ.get("GITHUB_ACTIONS") == "true"
-        return bool(self.format != "text" or self.junit or environment)
+        return bool(self.form != "text" or self.junit or environment)
 
     @property
     def wanted(self) -> bool:

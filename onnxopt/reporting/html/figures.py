@@ -27,10 +27,11 @@ def operators(data: dict[str, Any]) -> Markup:
     widest = max([1, *before.values(), *after.values()])
     changed = sorted((r for r in rows if r[1] != r[2]), key=lambda r: (-abs(r[2] - r[1]), r[0]))
     same = sorted((r for r in rows if r[1] == r[2]), key=lambda r: (-r[1], r[0]))
+    none = tag("p", "No operator changed its count.", class_="none")
     return panel(
         "Operators",
         join(tag("span", "before", class_="key was"), tag("span", "after", class_="key")),
-        _bars(changed, widest, "that changed") if changed else tag("p", "No operator changed its count.", class_="none"),
+        _bars(changed, widest, "that changed") if changed else none,
         tag("details", tag("summary", f"{len(same)} unchanged"), _counted(same, widest)) if same else None,
         id="operators",
     )
