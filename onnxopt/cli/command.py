@@ -21,63 +21,37 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-# Every option of every command is in CHOOSES or ACTS; any other option acts.
-CHOOSES: Final = frozenset(
-    (
-        *("level", "pipeline", "with", "disable", "config", "target", "max-constant-bytes", "max-rewrites"),
-        *(
-            "dim",
-            "shape",
-            "keep-dynamic",
-            "make-dynamic",
-            "freeze-initializers",
-            "infer-shapes",
-            "inline-functions",
-            "target-opset",
-            "allow-domain",
-            "rename",
-            "name-nodes",
-        ),
-        *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
-        *("int32", "keep-io", "no-keep-io", "stats"),
-        *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
-        # of commands that read no such file
-        *(
-            "runs",
-            "seconds",
-            "warmup",
-            "threads",
-            "clock",
-            "provider",
-            "cases",
-            "pieces",
-            "top",
-            "no-work",
-            "node",
-            "ops",
-        ),
-        *("external", "data", "allow-single-node", "no-single-node"),
-        *("match-outputs", "match-placeholder", "tolerance", "overlapping", "ignore-literals", "exact", "single-use"),
-    )
-)
-_WRITES: Final = "names what is written"
+# Every option of every command is in CHOOSES or ACTS; any other option acts. The last three lines are options of
+# commands that read no such file.
+_CHOOSING: Final = """
+level pipeline with disable config target max-constant-bytes max-rewrites dim shape keep-dynamic make-dynamic
+freeze-initializers infer-shapes inline-functions target-opset allow-domain rename name-nodes int32 keep-io no-keep-io
+check strict fail-if seed jobs format provenance verbose zero-weights no-times stats
+time-passes print-ir-after print-ir-before check-each verify-each
+runs seconds warmup threads clock provider cases pieces top no-work node ops
+external data allow-single-node no-single-node
+match-outputs match-placeholder tolerance overlapping ignore-literals exact single-use
+"""
+CHOOSES: Final = frozenset(_CHOOSING.split())
 ACTS: Final = {
-    **dict.fromkeys(("plugin", "custom-op-library"), "runs code"),
-    **dict.fromkeys(
-        ("out-dir", "in-place", "backup", "cache-dir", "reproducer", "dump-dir", "output", "fuse"), _WRITES
-    ),
-    **dict.fromkeys(("report", "journal", "junit", "html"), _WRITES),
-    "executor": "names a machine to send to",
-    **dict.fromkeys(("input", "inputs", "from"), "names what is read, and believed"),
-    "outputs": "drops what the model gives",
-    **dict.fromkeys(("dtype", "strip-qdq", "keep"), "decides how exact a result is"),
-    "no-verify": "switches verification off",
-    "allow-unverified": "accepts what is not verified",
-    **dict.fromkeys(("rtol", "atol"), "decides how wrong a result may be"),
-    "verify-dim": "decides what a result is tried with",
-    **dict.fromkeys(("timeout", "verify-memory", "memory", "work"), "decides what a run may take"),
-    "quiet": "hides warnings",
-    "project-file": "names another such file",
+    name: why
+    for why, names in {
+        "runs code": "plugin custom-op-library",
+        "names what is written": "out-dir in-place backup cache-dir reproducer dump-dir output fuse report journal "
+        "junit html",
+        "names a machine to send to": "executor",
+        "names what is read, and believed": "input inputs from",
+        "drops what the model gives": "outputs",
+        "decides how exact a result is": "dtype strip-qdq keep",
+        "switches verification off": "no-verify",
+        "accepts what is not verified": "allow-unverified",
+        "decides how wrong a result may be": "rtol atol",
+        "decides what a result is tried with": "verify-dim",
+        "decides what a run may take": "timeout verify-memory memory work",
+        "hides warnings": "quiet",
+        "names another such file": "project-file",
+    }.items()
+    for name in names.split()
 }
 VARIABLE: Final = "ONNXOPT_PROJECT_FILE"
 

@@ -76,37 +76,64 @@ class NewFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-def once(given: dict[str, V], name: str, value: V, param: click.Parameter) -> None:
-    """Record a value of a repeatable option. Raises UsageError for a second value of a name."""
-    if given.setdefault(name, value) != value:
-        raise UsageError(f"{param.opts[0]} gives {name!r} two values: {given[name]} and {value}", "give it once")
-
-
-def parse_config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    """`--config KEY=VALUE`, repeatable."""
-    config: dict[str, str] = {}
-    for key, found, text in (text.partition("=") for text in value):
-        if not found or not key:
-            raise click.BadParameter(f"{key!r} is not KEY=VALUE")
-        once(config, key, text, param)
-    return config
-
-
 def _is_size(text: str) -> bool:
     """Returns whether the text is a number within the range of a dim; Python refuses very long numbers."""
     return text.strip().isdecimal() and len(text.strip()) < 19
 
 
-def parse_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    """`--make-dynamic INPUT:AXIS=NAME`, repeatable."""
-    places: dict[str, str] = {}
-    for text in value:
-        place, found, name = text.rpartition("=")
-        whose, colon, axis = place.rpartition(":")
-        if not (found and name and whose and colon and _is_size(axis)):
-            raise click.BadParameter(f"{text!r} is not INPUT:AXIS=NAME")
-        once(places, place, name, param)
-    return places
+def _by_name(form: str, read: Callable[[str], tuple[str, V] | None]) -> Callable[..., dict[str, V]]:
+    """Returns the callback of a repeatable option for values by name.
+
+    `form`: the expected text. `read`: (name, value) in a text; None, or an empty name, for another form. A name has a
+    single value: UsageError for a second one.
+    """
+
+    def parse(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, V]:
+        given: dict[str, V] = {}
+        for text in value:
+            name, found = read(text) or ("", None)
+            if not name or found is None:
+                raise click.BadParameter(f"{text!r} is not {form}")
+            if given.setdefault(name, found) != found:
+                what = f"{param.opts[0]} gives {name!r} two values: {given[name]} and {found}"
+                raise UsageError(what, "give it once")
+        return given
+
+    return parse
+
+
+def _read_text(text: str) -> tuple[str, str] | None:
+    name, found, value = text.partition("=")
+    return (name, value) if found else None
+
+
+def _read_size(text: str) -> tuple[str, int] | None:
+    name, _, size = text.rpartition("=")
+    return (name, int(size)) if _is_size(size) else None
+
+
+def _read_shape(text: str) -> tuple[str, tuple[int, ...]] | None:
+    name, _, sizes = text.rpartition(":")
+    return (name, tuple(map(int, sizes.split(",")))) if all(map(_is_size, sizes.split(","))) else None
+
+
+def _read_symbol(text: str) -> tuple[str, str] | None:
+    place, _, name = text.rpartition("=")
+    whose, _, axis = place.rpartition(":")
+    return (place, name) if name and whose and _is_size(axis) else None
+
+
+def _read_new_name(text: str) -> tuple[str, str] | None:
+    old, _, new = text.partition("=")
+    return (old, new) if new and "=" not in new else None
+
+
+parse_config = _by_name("KEY=VALUE", _read_text)
+parse_dims = _by_name("NAME=SIZE", _read_size)
+parse_shapes = _by_name("INPUT:1,128", _read_shape)
+parse_free = _by_name("INPUT:AXIS=NAME", _read_symbol)
+parse_names = _by_name("OLD=NEW", _read_new_name)
+_parse_files = _by_name("NAME=FILE.npy", _read_text)
 
 
 def parse_dims_or_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int | None]:
@@ -118,39 +145,6 @@ def parse_dims_or_free(ctx: click.Context, param: click.Parameter, value: tuple[
     if both := free.keys() & sizes.keys():
         raise UsageError(f"--dim gives {both.pop()!r} a size and makes it dynamic", "give one of them")
     return sizes | free
-
-
-def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
-    """`--dim NAME=SIZE`, repeatable."""
-    sizes: dict[str, int] = {}
-    for text in value:
-        name, found, size = text.rpartition("=")
-        if not found or not name or not _is_size(size):
-            raise click.BadParameter(f"{text!r} is not NAME=SIZE")
-        once(sizes, name, int(size), param)
-    return sizes
-
-
-def parse_names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    """`--rename OLD=NEW`, repeatable."""
-    names: dict[str, str] = {}
-    for text in value:
-        old, _, new = text.partition("=")
-        if not old or not new or "=" in new:
-            raise click.BadParameter(f"{text!r} is not OLD=NEW")
-        once(names, old, new, param)
-    return names
-
-
-def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """`--shape INPUT:1,128`, repeatable."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in value:
-        name, found, sizes = text.rpartition(":")
-        if not found or not name or not all(_is_size(s) for s in sizes.split(",")):
-            raise click.BadParameter(f"{text!r} is not INPUT:1,128")
-        once(shapes, name, tuple(int(s) for s in sizes.split(",")), param)
-    return shapes
 
 
 # -- names, with completion -------------------------------------------------------------------------------------------
@@ -243,12 +237,7 @@ def _completed(known: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    feeds: dict[str, str] = {}
-    for text in value:
-        name, found, file = text.partition("=")
-        if not found or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=FILE.npy")
-        once(feeds, name, file, param)
+    feeds = _parse_files(ctx, param, value)
     for name, file in feeds.items():
         if not Path(file).is_file():
             raise UsageError(f"--input {name}={file}: no such file", nearest_file(file))
