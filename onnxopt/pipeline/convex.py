@@ -18,7 +18,6 @@ _STEPS_PER_EDGE: Final = 64
 _STEPS_AT_LEAST: Final = 1_000_000
 # Neighbours examined by the quick test for another joining path.
 _QUICK: Final = 8
-_GAP: Final = 1 << 32
 
 
 def stages(predecessors: Sequence[Iterable[int]], supported: Sequence[bool]) -> list[int]:
@@ -51,7 +50,9 @@ def convex_groups(predecessors: Sequence[Sequence[int]], supported: Sequence[boo
             if other != group:
                 successors[other][group] = None
     if any(supported[a] and supported[b] for a, after in successors.items() for b in after):
-        _Merger(groups, successors, supported).run()
+        # Supported groups of a stage have no edges among them, and come before the unsupported nodes of the stage.
+        order = sorted(successors, key=lambda g: (stage[g], not supported[g], g))
+        _Merger(groups, successors, supported, order).run()
     smallest: dict[int, int] = {}
     return [smallest.setdefault(groups.find(n), n) for n in range(len(supported))]
 
@@ -82,7 +83,9 @@ class _Merger:
     Then P takes the position of the last merged group, and tainted ones met before move behind it.
     """
 
-    def __init__(self, groups: Sets, successors: dict[int, dict[int, None]], supported: Sequence[bool]) -> None:
+    def __init__(
+        self, groups: Sets, successors: dict[int, dict[int, None]], supported: Sequence[bool], order: Sequence[int]
+    ) -> None:
         self.groups = groups
         self.supported = supported
         self.before: dict[int, list[int]] = {g: [] for g in successors}  # of the original groups, never updated
@@ -92,21 +95,22 @@ class _Merger:
         self.successors = {g: list(after) for g, after in successors.items()}
         self.steps = _STEPS_AT_LEAST + _STEPS_PER_EDGE * sum(1 + len(after) for after in successors.values())
         self.enter, self.leave = self._span()
-        self.order = Order(self._sorted())
+        self.label: dict[int, tuple[int, ...]] = {g: (i,) for i, g in enumerate(order)}  # topological, as moved
+        self.moves = 0
         self.done: set[int] = set()
 
     def run(self) -> None:
-        for group in self._sorted():
+        for group in list(self.label):
             if self.supported[group] and self.groups.find(group) == group and self.steps > 0:
                 self.sweep(group)
                 self.done.add(group)
 
     def sweep(self, group: int) -> None:
         """Merge every possible group into `group`."""
-        find, label = self.groups.find, self.order.label
+        find, label = self.groups.find, self.label
         candidates: set[int] = set()
         met: set[int] = set()
-        heap: list[tuple[int, int]] = []
+        heap: list[tuple[tuple[int, ...], int]] = []
         tainted: list[int] = []  # in order
         self._add(group, candidates, met, heap)
         last, count = -1, 0
@@ -119,8 +123,6 @@ class _Merger:
                 if candidates or not finished:
                     self._add(nearest, candidates, met, heap, refused=finished)
                 self._join(group, nearest)
-                if last >= 0:
-                    self.order.remove(last)
                 last, count = nearest, len(tainted)
                 continue
             tainted.append(nearest)
@@ -133,15 +135,21 @@ class _Merger:
                     met.add(s)
                     heapq.heappush(heap, (label[s], s))
         if last >= 0:
-            self.order.replace(last, group)
+            label[group] = label[last]
             for entry in reversed(tainted[:count]):
-                self.order.move_after(group, entry)
+                self.moves -= 1  # before what was moved there earlier
+                label[entry] = (*label[group], self.moves)
 
     def _add(
-        self, member: int, candidates: set[int], met: set[int], heap: list[tuple[int, int]], refused: bool = False
+        self,
+        member: int,
+        candidates: set[int],
+        met: set[int],
+        heap: list[tuple[tuple[int, ...], int]],
+        refused: bool = False,
     ) -> None:
         """Visit the successors of a new member; with `refused`, its own sweep found none of them mergeable."""
-        find, label = self.groups.find, self.order.label
+        find, label = self.groups.find, self.label
         after = self.successors[member]
         self.steps -= len(after)
         walls = [s for s in after if not self.supported[s]][:_QUICK]
@@ -171,17 +179,6 @@ class _Merger:
         mine.extend(theirs)
         self.successors[group] = mine
 
-    def _sorted(self) -> list[int]:
-        """Return the original groups in topological order."""
-        waiting = {g: len(b) for g, b in self.before.items()}
-        order = [g for g, count in waiting.items() if not count]
-        for g in order:
-            for s in self.successors.get(g, ()):
-                waiting[s] -= 1
-                if not waiting[s]:
-                    order.append(s)
-        return order
-
     def _span(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return (enter, leave) of a depth-first spanning forest: y is below x if enter[x] <= enter[y] < leave[x]."""
         enter: dict[int, int] = {}
@@ -202,51 +199,3 @@ class _Merger:
                     leave[g] = len(enter)
                     stack.pop()
         return enter, leave
-
-
-class Order:
-    """A list with order labels under moves (Dietz and Sleator): entries compare by `label`."""
-
-    def __init__(self, entries: Iterable[int]) -> None:
-        self.label: dict[int, int] = {}
-        self._next: dict[int, int] = {}
-        self._previous: dict[int, int] = {}
-        last = -1
-        for i, entry in enumerate(entries):
-            self.label[entry] = i * _GAP
-            self._next[last], self._previous[entry] = entry, last
-            last = entry
-        self._next[last], self._previous[-1] = -1, last
-
-    def remove(self, entry: int) -> None:
-        before, after = self._previous.pop(entry), self._next.pop(entry)
-        self._next[before], self._previous[after] = after, before
-        del self.label[entry]
-
-    def replace(self, old: int, entry: int) -> None:
-        """Move `entry` to the place of `old`, and remove `old`."""
-        self.move_after(old, entry)
-        self.remove(old)
-
-    def move_after(self, place: int, entry: int) -> None:
-        self.remove(entry)
-        after = self._next[place]
-        if after < 0:
-            self.label[entry] = self.label[place] + _GAP
-        else:
-            if self.label[after] - self.label[place] < 2:
-                self._make_room(place)
-            self.label[entry] = (self.label[place] + self.label[after]) // 2
-        self._next[place], self._previous[entry] = entry, place
-        self._next[entry], self._previous[after] = after, entry
-
-    def _make_room(self, place: int) -> None:
-        """Relabel the entries behind `place` over the nearest sufficiently sparse range."""
-        start, entry = self.label[place], self._next[place]
-        entries: list[int] = []
-        while entry >= 0 and self.label[entry] - start <= (len(entries) + 2) ** 2:
-            entries.append(entry)
-            entry = self._next[entry]
-        width = self.label[entry] - start if entry >= 0 else (len(entries) + 1) * _GAP
-        for i, e in enumerate(entries, 1):
-            self.label[e] = start + i * width // (len(entries) + 1)
