@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -314,34 +314,40 @@ def captured(node: Node, graph: Graph) -> set[Node]:
     return found
 
 
+def stable_order(needs: Sequence[Iterable[int]]) -> list[int]:
+    """Return 0, 1, … in topological order, the smallest possible number first. `needs[i]`: the numbers before i.
+
+    Raises graphlib.CycleError.
+    """
+    from graphlib import TopologicalSorter
+    from heapq import heappop, heappush
+
+    sorter = TopologicalSorter(dict(enumerate(needs)))
+    sorter.prepare()
+    ready: list[int] = []
+    order = []
+    while sorter.is_active():
+        for i in sorter.get_ready():
+            heappush(ready, i)
+        order.append(heappop(ready))
+        sorter.done(order[-1])
+    return order
+
+
 def sort_nodes(graph: Graph) -> None:
-    """Sort the nodes topologically and stably (Kahn's algorithm, heap on the old position). Raises ModelError on a
-    cycle."""
-    import heapq
+    """Sort the nodes topologically and stably. Raises ModelError on a cycle."""
+    from graphlib import CycleError
 
     nodes = list(graph)
     position = {node: i for i, node in enumerate(nodes)}
-    waiting: dict[Node, int] = {}
-    readers: dict[Node, list[Node]] = {}
-    for node in nodes:
-        needs = {v.producer for v in node.operands if v.producer in position}
-        needs |= captured(node, graph)
-        waiting[node] = len(needs)
-        for producer in needs:
-            if producer is not None:
-                readers.setdefault(producer, []).append(node)
-    ready = [position[n] for n in nodes if waiting[n] == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        node = nodes[heapq.heappop(ready)]
-        order.append(node)
-        for reader in readers.get(node, ()):
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                heapq.heappush(ready, position[reader])
-    if len(order) < len(nodes):
-        stuck = next(n for n in nodes if waiting[n] > 0)
-        raise ModelError(f"{graph.model.name}: {graph.path}: {stuck!r} is part of a cycle", _HINT)
-    graph.arrange(order)
+    needs = [
+        {position[n] for n in (*(v.producer for v in node.operands), *captured(node, graph)) if n in position}
+        for node in nodes
+    ]
+    try:
+        order = stable_order(needs)
+    except CycleError as e:
+        stuck = nodes[min(e.args[1])]
+        raise ModelError(f"{graph.model.name}: {graph.path}: {stuck!r} is part of a cycle", _HINT) from None
+    graph.arrange([nodes[i] for i in order])
     graph.nodes_changed = True

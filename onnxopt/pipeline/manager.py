@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
+from graphlib import CycleError
 
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model
+from onnxopt.graph.reader import stable_order
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.decorators import as_pass, as_passes
@@ -27,43 +28,19 @@ def in_order(passes: Sequence[Pass]) -> list[Pass]:
     index: dict[str, list[int]] = {}
     for i, p in enumerate(passes):
         index.setdefault(p.name, []).append(i)
-    following: list[set[int]] = [set() for _ in passes]
+    needs: list[set[int]] = [set() for _ in passes]
     for i, p in enumerate(passes):
         for name in map(current_name, p.info.after):
-            for j in index.get(name, ()):
-                following[j].add(i)
+            needs[i].update(index.get(name, ()))
         for name in map(current_name, p.info.before):
-            following[i].update(index.get(name, ()))
-    waiting = [0] * len(passes)
-    for later in following:
-        for j in later:
-            waiting[j] += 1
-    ready = [i for i, n in enumerate(waiting) if not n]
-    order: list[Pass] = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(passes[i])
-        for j in following[i]:
-            waiting[j] -= 1
-            if not waiting[j]:
-                heapq.heappush(ready, j)
-    if len(order) < len(passes):
-        raise UsageError(
-            f"the passes cannot be put in order: {' before '.join(_cycle(passes, following, waiting))}",
-            "change one of their `after` and `before`",
-        )
-    return order
-
-
-def _cycle(passes: Sequence[Pass], following: list[set[int]], waiting: list[int]) -> list[str]:
-    """Return a cycle, by walking backwards among waiting passes until a pass repeats."""
-    stuck = {i for i, n in enumerate(waiting) if n}
-    i, walk = min(stuck), []
-    while i not in walk:
-        walk.append(i)
-        i = next(j for j in sorted(stuck) if i in following[j])
-    cycle = [*walk[walk.index(i) :], i]
-    return [passes[j].name for j in reversed(cycle)]
+            for j in index.get(name, ()):
+                needs[j].add(i)
+    try:
+        return [passes[i] for i in stable_order(needs)]
+    except CycleError as e:
+        cycle = " before ".join(passes[i].name for i in e.args[1])
+        hint = "change one of their `after` and `before`"
+        raise UsageError(f"the passes cannot be put in order: {cycle}", hint) from None
 
 
 class PassManager:

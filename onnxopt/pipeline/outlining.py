@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError
 
 from onnx import FunctionProto, ModelProto
 
@@ -13,6 +13,7 @@ from onnxopt.errors import UsageError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import Node
+from onnxopt.graph.reader import stable_order
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
 from onnxopt.io.external import ExternalData, data_of, inline_data
@@ -221,15 +222,24 @@ def _groups(graph: Graph, partitions: Sequence[Partition]) -> list[tuple[int | N
     """Return partitions and other nodes in execution order, grouped by `stages`: the number of changes between both."""
     nodes, predecessors = dependencies(graph)
     unit = _units(nodes, partitions)
-    order, before = _ordered(predecessors, unit, partitions)
-    number = {u: i for i, u in enumerate(order)}
-    is_rest = [u < 0 for u in order]
-    stage = stages([[number[b] for b in before[u]] for u in order], is_rest)
+    units = list(dict.fromkeys(unit))
+    place = {u: i for i, u in enumerate(units)}
+    needs: list[set[int]] = [set() for _ in units]
+    for u, read in zip(unit, predecessors, strict=True):
+        needs[place[u]].update(place[unit[p]] for p in read if unit[p] != u)
+    try:
+        order = stable_order(needs)
+    except CycleError as e:
+        first = min(partitions[units[i]].id for i in e.args[1] if units[i] >= 0)
+        raise UsageError(f"partitions depend on each other in a circle, among them {first}") from None
+    number = {units[i]: k for k, i in enumerate(order)}
+    is_rest = [units[i] < 0 for i in order]
+    stage = stages([[number[units[b]] for b in needs[i]] for i in order], is_rest)
     groups: dict[tuple[int, int], list[Node]] = {}
     for node, u in zip(nodes, unit, strict=True):
         i = number[u]
         groups.setdefault((stage[i], -1 if is_rest[i] else i), []).append(node)
-    ids = {i: partitions[u].id for i, u in enumerate(order) if u >= 0}
+    ids = {k: partitions[units[i]].id for k, i in enumerate(order) if units[i] >= 0}
     return [(ids.get(key[1]), groups[key]) for key in sorted(groups)]
 
 
@@ -245,35 +255,6 @@ def _units(nodes: list[Node], partitions: Sequence[Partition]) -> list[int]:
     if owner:
         raise UsageError(f"{next(iter(owner))!r} is a constant, or not in the main graph", "propose partitions again")
     return unit
-
-
-def _ordered(
-    predecessors: list[list[int]], unit: list[int], partitions: Sequence[Partition]
-) -> tuple[list[int], dict[int, set[int]]]:
-    """Return (units in topological order, the units read by each)."""
-    before: dict[int, set[int]] = {u: set() for u in unit}
-    after: dict[int, set[int]] = {u: set() for u in unit}
-    for u, read in zip(unit, predecessors, strict=True):
-        for p in read:
-            if unit[p] != u:
-                before[u].add(unit[p])
-                after[unit[p]].add(u)
-    first = {u: i for i, u in reversed(list(enumerate(unit)))}
-    waiting = {u: len(b) for u, b in before.items()}
-    ready = [(first[u], u) for u, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        u = heapq.heappop(ready)[1]
-        order.append(u)
-        for reader in after[u]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, (first[reader], reader))
-    if len(order) < len(before):
-        stuck = sorted(partitions[u].id for u, count in waiting.items() if count and u >= 0)
-        raise UsageError(f"partitions depend on each other in a circle, among them {stuck[0]}")
-    return order, before
 
 
 def _part(graph: Graph, found: Outline, data: ExternalData) -> Part:
