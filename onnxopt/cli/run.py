@@ -146,12 +146,11 @@ class Single:
         report_file: Path | None = asked["report_file"]
         recorded: dict[str, Any] = {}  # parts of the report file, by key
         counts: Counts | None = None
-        if telling.verbose or report_file is not None:
-            from onnxopt.pipeline.instruments import Sizes, Timeline
+        if report_file is not None:
+            from onnxopt.pipeline.instruments import Timeline
             from onnxopt.pipeline.journal import Journal
 
-            watch.instruments.append(Sizes())
-            recorded = {"timeline": Timeline(), "journal": Journal()} if report_file is not None else {}
+            recorded = {"timeline": Timeline(), "journal": Journal()}
         if telling.stats or telling.has_summary:
             from onnxopt.pipeline.instruments import Counts
 

@@ -14,7 +14,7 @@ from onnxopt.comparison.records import LARGE, graph_record
 from onnxopt.graph.dims import specialise
 from onnxopt.io import blaming, load
 from onnxopt.optimizer import OptimizeOptions, Report, optimize_model
-from onnxopt.pipeline.instruments import Sizes, Timeline
+from onnxopt.pipeline.instruments import Timeline
 from onnxopt.pipeline.journal import Entry, Journal
 from onnxopt.verification import Verification, Verifier, VerifyOptions
 
@@ -33,7 +33,7 @@ def repeat(
     with blaming(source):
         model = options.load(source, stored=True)
         loaded = time.perf_counter()
-        pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
+        pipeline = optimize_model(model, options, (timeline, journal))
     ended = time.perf_counter()
     report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
     report.target, report.choices = str(options.context().target), options.choices(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -310,10 +309,7 @@ def attempt(
             if changed and report.bytes_after - report.bytes_before >= _GROWN:
                 from onnxopt.optimizer.remarks import growth
 
-                del model
-                gc.collect()  # a graph is a large reference cycle, and another graph may be about to be read
-                # While the verifier runs both models.
-                report.pipeline.warnings += growth(report, source, options, judge is not None)
+                report.pipeline.warnings += growth(report)
             if judge is not None:
                 report.verification = _verdict(judge, staged.path, source, watch, options)
                 phase("verify")

@@ -105,6 +105,7 @@ class PassContext:
         self.fuel = Fuel(self.max_rewrites)
         self.report: PipelineReport | None = None
         self.running = ""  # the running pass
+        self.constants = 0  # bytes of all constants, after the last pass that changed the model
         self.rules: dict[str, RuleReport] = {}  # statistics of the running pass
         self.memo: dict[str, Any] = {}  # data kept by a pass between its runs
         self.counted: dict[Pass, dict[str, int]] = {}  # counts of passes without changes in their last run

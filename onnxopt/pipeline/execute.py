@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
@@ -35,6 +36,7 @@ from onnxopt.pipeline.context import PassContext, carry_over
 from onnxopt.pipeline.decorators import LazyPass, check_model
 from onnxopt.pipeline.records import Instrument, PipelineReport, ask, tell
 from onnxopt.pipeline.registry import get_pass, origin
+from onnxopt.proto.messages import tensor_bytes
 
 _LAST: Final = 3  # passes named in an error
 _NOT_OF_A_PASS: Final = (ModelError, PreconditionError, WriteError, InstrumentError)
@@ -52,6 +54,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
         return ctx.report
     with ctx.fork() as ctx:
         report = ctx.report = PipelineReport(nodes_before=model.node_count())
+        ctx.constants = constant_bytes(model)
         if warning := newer(model.opsets.get("", 0)):
             report.warnings.append(warning)
         start = time.perf_counter()
@@ -189,6 +192,8 @@ def _run_leaf(
         record.nodes += nodes - model.node_count()
         if model.version != state[0]:
             record.changed = True
+            before, ctx.constants = ctx.constants, constant_bytes(model)
+            record.bytes += before - ctx.constants
             if p.info.tolerance:
                 model.tolerances[p.name] = p.info.tolerance
         elif record.rules:
@@ -206,6 +211,20 @@ def _run_leaf(
         model.debug = debug
     ctx.history.append(p.name)
     return looked
+
+
+_bytes_of = functools.cache(tensor_bytes)
+
+
+def constant_bytes(model: Model) -> int:
+    """Return the bytes of all constants of a model in memory; nothing is decoded."""
+    total = 0
+    for scope in model.scopes():
+        total += sum(_bytes_of(*value.constant_type()) for value in scope.initializers.values())
+        for node in scope.by_op.get("Constant", ()):
+            if (a := node.attributes.get("value")) is not None:
+                total += _bytes_of(a.t.data_type, tuple(a.t.dims))
+    return total
 
 
 def _named(e: BaseException, p: Pass, model: Model, ctx: PassContext) -> BaseException:

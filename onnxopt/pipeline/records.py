@@ -78,8 +78,7 @@ class RuleReport:
 
 @dataclass(eq=False)
 class PassReport:
-    """A pass over all its runs. `nodes`: nodes removed (negative: added). `bytes`: bytes of constants removed, if
-    measured.
+    """A pass over all its runs. `nodes`: nodes removed (negative: added). `bytes`: bytes of constants removed.
 
     `changed`: whether the pass changed the model; without changes its counts are no rewrites.
     """

@@ -226,11 +226,10 @@ def test_without_instruments_rewrites_are_not_watched() -> None:
 
 def test_bytes_and_nodes_are_counted_by_pass_and_rule(residual: Path) -> None:
     from onnxopt.analysis.stats import model_stats
-    from onnxopt.pipeline.instruments import Sizes
 
     m = load(residual)
     before = sum(model_stats(m).bytes_by_type.values())
-    report = execute(pipeline_for(2), m, PassContext(instruments=[Sizes()]))
+    report = execute(pipeline_for(2), m, PassContext())
     after = sum(model_stats(m).bytes_by_type.values())
     assert sum(p.bytes for p in report.passes) == before - after > 0
     assert report.of("conv-bn-folding").bytes < 0, "new weights, while the old ones are still there"
