@@ -13,11 +13,14 @@ from types import ModuleType
 from typing import Any, Final
 
 _MESSAGES: Final = ("onnx.onnx_ml_pb2", "onnx.onnx_data_pb2")
-# Modules that numpy and protobuf import once and do not read: a seventh of a process on a small model.
+# Modules that packages import once and do not read: a sixth of a process on a small model.
 _UNREAD: Final = (
+    "calendar",  # dates, for protobuf
     "google.protobuf.internal.python_message",  # messages without C
+    "ipaddress",  # addresses in URLs, for pathlib
     "numpy._core._add_newdocs",  # docstrings of C functions
     "numpy._core._add_newdocs_scalars",
+    "numpy._core._internal",  # records, and arrays of ctypes
 )
 
 

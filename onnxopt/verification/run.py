@@ -108,7 +108,8 @@ class OnnxRuntime:
     """onnxruntime on CPU, with graph optimizations off: else the original would be folded as well.
 
     Memory reuse is off, as its planner takes more than quadratic time on deep graphs. Arena and prepacking are off, as
-    they cost more than they save in one or two runs.
+    they cost more than they save in one or two runs; so are memory patterns, by which a second run of equal sizes
+    would allocate all its values at once.
     """
 
     name = "onnxruntime"
@@ -144,7 +145,7 @@ class OnnxRuntime:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", beside)
         if not optimize:
             options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.enable_mem_reuse = False
+        options.enable_mem_reuse = options.enable_mem_pattern = False
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.disable_prepacking", "1")
         # Spinning threads would take a core from the parent.
