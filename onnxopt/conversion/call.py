@@ -12,6 +12,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnxopt.graph.schema import attribute_default, find_schema
 from onnxopt.proto.messages import (
     Array,
+    all_nodes,
     array_to_tensor,
     attribute_value,
     body_graphs,
@@ -139,18 +140,13 @@ class Known:
     def _value(self, name: str) -> Value | None:
         return self._values.get(name) if name not in self._twice else None
 
-    def infer(self, proto: ModelProto) -> None:
+    def infer(self, proto: ModelProto, opset: int) -> None:
         """Infer the types of all values of `proto`, the model, and the elements of small integer tensors."""
         from onnxopt.analysis import types
         from onnxopt.analysis.shapes.sweep import ShapeData
         from onnxopt.graph.reader import read_model
-        from onnxopt.proto.inference import infer_shapes, inferable
 
         light = skeleton(proto)
-        try:
-            self._declared(infer_shapes(inferable(light)).graph)
-        except Exception:  # inference is an optional source of facts: a model it cannot read has none
-            self._declared(light.graph)
         model = read_model(light)
         types.update(model)
         self._sizes = ShapeData()
@@ -158,31 +154,26 @@ class Known:
             found = (v for node in self._sizes.sweep(scope) for v in node.results)
             for value in (*scope.inputs, *found):
                 self._values[value.name] = value
-                if types.dtype(value) and self._lacks_shape(value.name):
-                    self._types[value.name] = tensor_type_proto(types.dtype(value), types.shape(value))
-
-    def _lacks_shape(self, name: str) -> bool:
-        """Return whether the type of a name is unknown, or known without a shape. None: a name of two types."""
-        if name not in self._types:
-            return True
-        known = self._types[name]
-        return known is not None and not known.tensor_type.HasField("shape")
+                if types.dtype(value):
+                    kind = tensor_type_proto(types.dtype(value), types.shape(value))
+                    self._types[value.name] = kind if self._types.get(value.name, kind) == kind else None
+        self._declared(light.graph)
+        for node in all_nodes(light.graph.node):  # types of sequences, which values do not hold
+            if not self._types.keys() >= {*node.output} - {""}:
+                self.infer_made(node, opset)
 
     def _declared(self, graph: GraphProto) -> None:
         for tensor in graph.initializer:
-            self._type(tensor.name, tensor_type_proto(tensor.data_type, tuple(tensor.dims)))
-        for info in {i.name: i for i in (*graph.output, *graph.value_info, *graph.input)}.values():
-            self._type(info.name, info.type)
+            self._types.setdefault(tensor.name, tensor_type_proto(tensor.data_type, tuple(tensor.dims)))
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            if info.type.WhichOneof("value"):
+                self._types.setdefault(info.name, info.type)
         for node in graph.node:
             for _, body in body_graphs(node):
                 self._declared(body)
 
-    def _type(self, name: str, found: TypeProto) -> None:
-        if found.WhichOneof("value"):
-            self._types[name] = found if self._types.get(name, found) == found else None
-
     def infer_made(self, node: NodeProto, opset: int) -> None:
-        """Infer the types of the results of a new node from the types of the operands."""
+        """Infer the types of the results of a node from the types of the operands."""
         from onnxopt.proto.inference import infer_call
 
         self._hold(node)
@@ -194,7 +185,7 @@ class Known:
         data = {name: array_to_tensor(array, name) for name in given if (array := self.constant(name)) is not None}
         try:
             found = infer_call(schema, node, types, data, opset)
-        except Exception:  # as above
+        except Exception:  # inference is an optional source of facts
             return
         for name, kind in found.items():
             self._types.setdefault(name, kind)

@@ -36,7 +36,7 @@ def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits
     Raises ModelError with the nodes without an older form; `proto` is unchanged then.
     """
     known = Known(proto)
-    known.infer(proto)
+    known.infer(proto, current)
     with Sandbox(limits) as sandbox:
         lowering = _Lowering(known, sandbox, target)
         nodes = lowering.scope(proto.graph.node, current, "main")
