@@ -6,7 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from onnxopt.errors import UsageError
 from onnxopt.verification import PROVEN, UNVERIFIED
@@ -15,13 +15,15 @@ FIGURES: Final = (
     *("nodes_before", "nodes_after", "nodes_removed", "bytes_before", "bytes_after", "bytes_removed", "rewrites"),
     *("max_rel", "rolled_back", "verified", "seconds"),
 )
-_ARITHMETIC: Final[dict[type, Callable[[Any, Any], Any]]] = {
+_OPERATORS: Final[dict[type, Callable[..., Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-_COMPARISONS: Final[dict[type, Callable[[Any, Any], bool]]] = {
+    ast.Div: lambda a, b: a / b if b else float("inf") if a else 0.0,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.And: lambda *values: all(values),
+    ast.Or: lambda *values: any(values),
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -73,23 +75,19 @@ def _hint() -> str:
 
 
 def _check(node: ast.expr, text: str) -> None:
-    children: list[ast.expr]
-    if isinstance(node, ast.Compare) and all(type(o) in _COMPARISONS for o in node.ops):
-        children = [node.left, *node.comparators]
-    elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        children = [node.left, node.right]
-    elif isinstance(node, ast.BoolOp):
-        children = node.values
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
-        children = [node.operand]
-    elif _is_leaf(node):
-        children = []
-    else:
+    """Raise UsageError for the first part of an expression that `_value` does not know."""
+    operators = node.ops if isinstance(node, ast.Compare) else [getattr(node, "op", None)]
+    if all(type(o) in _OPERATORS for o in operators):
+        for child in filter(_is_expression, ast.iter_child_nodes(node)):
+            _check(child, text)
+    elif not _is_leaf(node):
         piece = ast.get_source_segment(text, node) or type(node).__name__
         column = len(text.encode()[: node.col_offset].decode()) + 1  # the tree counts bytes
         raise UsageError(f"--fail-if {text!r}: column {column}: {piece!r} is not known", _hint())
-    for child in children:
-        _check(child, text)
+
+
+def _is_expression(node: ast.AST) -> TypeGuard[ast.expr]:
+    return isinstance(node, ast.expr)
 
 
 def _is_leaf(node: ast.expr) -> bool:
@@ -103,30 +101,11 @@ def _value(node: ast.expr, figures: Mapping[str, float]) -> Any:
         return node.value
     if isinstance(node, ast.Name):
         return figures[node.id] if node.id in figures else _UNITS[node.id]
-    if isinstance(node, ast.UnaryOp):
-        value = _value(node.operand, figures)
-        return not value if isinstance(node.op, ast.Not) else -value
-    if isinstance(node, ast.BoolOp):
-        values = (bool(_value(v, figures)) for v in node.values)
-        return all(values) if isinstance(node.op, ast.And) else any(values)
-    if isinstance(node, ast.BinOp):
-        left, right = _value(node.left, figures), _value(node.right, figures)
-        if isinstance(node.op, ast.Div) and not right:
-            return float("inf") if left else 0.0
-        return _ARITHMETIC[type(node.op)](left, right)
-    assert isinstance(node, ast.Compare)
-    return _holds(node, figures)
-
-
-def _holds(node: ast.Compare, figures: Mapping[str, float]) -> bool:
-    """Return whether all comparisons of a chain, as in `1 < nodes < 9`, hold."""
-    left = _value(node.left, figures)
-    for op, comparator in zip(node.ops, node.comparators):
-        right = _value(comparator, figures)
-        if not _COMPARISONS[type(op)](left, right):
-            return False
-        left = right
-    return True
+    values = [_value(child, figures) for child in filter(_is_expression, ast.iter_child_nodes(node))]
+    if isinstance(node, ast.Compare):  # a chain, as in `1 < nodes < 9`
+        return all(_OPERATORS[type(o)](a, b) for o, a, b in zip(node.ops, values, values[1:]))
+    assert isinstance(node, (ast.BinOp, ast.BoolOp, ast.UnaryOp))
+    return _OPERATORS[type(node.op)](*values)
 
 
 def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
