@@ -193,16 +193,6 @@ def _one_type(call: Call) -> list[NodeProto] | None:
     return call.widely(TensorProto.DOUBLE, (0, 1))
 
 
-@before(15, "CastLike")
-@before(19, "CastLike")
-def _cast(call: Call) -> list[NodeProto]:
-    """CastLike(x, y) = Cast(x), to the type of y."""
-    saturate = 1 if call.attr("saturate") is None else call.attr("saturate")
-    extra = {} if saturate else {"saturate": saturate}
-    call.op("Cast", call.input(0), to=call.needed_type(1), name=call.made[0], **extra)
-    return call.op.nodes
-
-
 @before(28, "Mod")
 def _of_floats(call: Call) -> list[NodeProto] | None:
     """Mod(a, b) = r + b where r and b are of different sign, else r, where r = Mod(a, b; fmod)."""

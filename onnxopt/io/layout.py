@@ -6,8 +6,12 @@ All is decided and checked before writing. Unchanged data is never loaded into m
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
@@ -25,6 +29,7 @@ from onnxopt.proto.messages import (
     put_inside,
     tensor_bytes,
 )
+from onnxopt.proto.messages import fields as message_fields
 from onnxopt.proto.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key, varint
 
 Range: TypeAlias = "tuple[Hashable, int, int]"  # (file, start, length)
@@ -50,20 +55,16 @@ def spans(ranges: Iterable[Range]) -> dict[Range, tuple[int, int]]:
     for file, start, length in ranges:
         files.setdefault(file, set()).add((start, length))
     for file, parts in files.items():
-        together: list[tuple[int, int]] = []
-        end = 0
+        starts, ends = list[int](), list[int]()
         for start, length in sorted(parts):
-            if together and start >= end:
-                found.update(_spanned(file, together, end))
-                together = []
-            end = max(end, start + length) if together else start + length
-            together.append((start, length))
-        found.update(_spanned(file, together, end))
+            if not starts or start >= ends[-1]:
+                starts.append(start)
+                ends.append(start)
+            ends[-1] = max(ends[-1], start + length)
+        for start, length in parts:
+            i = bisect_right(starts, start) - 1
+            found[file, start, length] = (starts[i], ends[i]) if length else (start, start)
     return found
-
-
-def _spanned(file: Hashable, parts: list[tuple[int, int]], end: int) -> dict[Range, tuple[int, int]]:
-    return {(file, start, length): (parts[0][0], end) for start, length in parts}
 
 
 def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored]) -> None:
@@ -136,7 +137,7 @@ class Layout:
     references: list[tuple[TensorProto, str]] = field(default_factory=list)  # references to data left in place
     _size: int = 0
     _incoming: list[tuple[TensorProto, memoryview | bytes]] = field(default_factory=list)
-    _before: list[tuple[TensorProto, TensorProto | bytes]] = field(default_factory=list)
+    _before: list[tuple[TensorProto, TensorProto, bytes | None]] = field(default_factory=list)
 
     def add(self, tensor: TensorProto, data: Array | bytes) -> None:
         """Put bytes in memory into the data file."""
@@ -211,24 +212,17 @@ class Layout:
     def write_data(self, file: Path) -> None:
         """Write the data file, with a single source open at a time. Raises OSError."""
         with open(file, "wb") as f:
-            last: Path | None = None
-            source = None
-            try:
-                for piece in self.pieces:
-                    if piece.data is not None:
-                        f.seek(piece.offset)
-                        f.write(_flat(piece.data))
-                    elif piece.source is not None and piece.begin < piece.end:
-                        if piece.source != last:
-                            source.close() if source is not None else None
-                            source, last = open(piece.source, "rb", opener=plain), piece.source  # noqa: SIM115
-                        assert source is not None
-                        f.flush()
-                        at = piece.offset - piece.start + piece.begin
-                        copy_range(source.fileno(), piece.begin, piece.end - piece.begin, f.fileno(), at)
-                f.truncate(self._size)
-            finally:
-                source.close() if source is not None else None
+            for path, pieces in groupby(self.pieces, attrgetter("source")):
+                with nullcontext() if path is None else open(path, "rb", opener=plain) as source:
+                    for piece in pieces:
+                        if piece.data is not None:
+                            f.seek(piece.offset)
+                            f.write(_flat(piece.data))
+                        elif source is not None and piece.begin < piece.end:
+                            f.flush()
+                            at = piece.offset - piece.start + piece.begin
+                            copy_range(source.fileno(), piece.begin, piece.end - piece.begin, f.fileno(), at)
+            f.truncate(self._size)
 
     def write_model(self, file: Path, proto: ModelProto, name: str) -> None:
         """Write the model with data file `name`, and restore the proto afterwards. Raises OSError."""
@@ -262,22 +256,17 @@ class Layout:
                 piece.tensor.external_data.add(key=entry, value=value)
 
     def _restore(self) -> None:
-        """Restore the data locations of the model in memory."""
-        for tensor, old in self._before:
-            if isinstance(old, TensorProto):
-                tensor.CopyFrom(old)
-            else:
-                tensor.raw_data = old
-                forget_location(tensor)
+        """Restore the data and the locations of the model in memory."""
+        for tensor, old, data in self._before:
+            tensor.CopyFrom(old)
+            if data is not None:
+                tensor.raw_data = data
         self._before.clear()
 
     def _keep(self, tensor: TensorProto, data: Array | bytes | None = None) -> None:
-        if isinstance(data, bytes):
-            self._before.append((tensor, data))
-            return
-        old = TensorProto()
-        old.CopyFrom(tensor)
-        self._before.append((tensor, old))
+        """Keep a tensor for `_restore`. `data`: of the data file; bytes are those of the tensor, and not copied."""
+        old = TensorProto(**message_fields(tensor, leave_out=("raw_data",)))
+        self._before.append((tensor, old, data if isinstance(data, bytes) else None))
 
 
 def _outgrows(tensors: Iterable[TensorProto], external: str) -> bool:

@@ -228,14 +228,12 @@ def _objection(source: str | Path | ModelProto) -> str:
     from onnxopt.worker.limits import Limits
     from onnxopt.worker.service import Declined, Sandbox
 
-    garbled = _garbled(source if isinstance(source, ModelProto) else read_proto(Path(source)), "model")
-    if garbled:
+    proto = source if isinstance(source, ModelProto) else read_proto(Path(source))
+    if garbled := _garbled(proto, "model"):
         return garbled
-
     try:
-        given = source.SerializeToString() if isinstance(source, ModelProto) else str(Path(source).absolute())
         with Sandbox(Limits()) as sandbox:
-            return str(sandbox.call("objection", given))
+            return str(sandbox.call("objection", proto.SerializeToString()))
     except (Declined, ValueError):  # ValueError: beyond protobuf's limit
         return ""
 

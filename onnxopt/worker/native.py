@@ -7,11 +7,17 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, checker
 
 from onnxopt.proto.element_types import CAST_OTHERWISE
-from onnxopt.proto.messages import Array, array_to_tensor, element_type, is_external, numpy_dtype
+from onnxopt.proto.messages import (
+    Array,
+    array_to_tensor,
+    element_type,
+    is_external,
+    numpy_dtype,
+    tensor_value_info,
+)
 from onnxopt.runtime import onnxruntime
 from onnxopt.worker.serving import Refused, Tell, serve
 
@@ -98,10 +104,10 @@ class Native:
         except Exception as e:
             raise Refused(first_line(e)) from None
 
-    def objection(self, source: bytes | str) -> str:
-        """Return why onnx's checker with shape inference rejects a model or file, or ""."""
+    def objection(self, data: bytes) -> str:
+        """Return why onnx's checker with shape inference rejects a model, or ""."""
         self.tell("")
-        return objection(source)
+        return objection(ModelProto.FromString(data))
 
 
 def run_session(data: bytes, wanted: Sequence[str], threads: int = 0) -> dict[str, Array]:
@@ -139,44 +145,29 @@ def _reference(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
     return {name: np.asarray(r) for name, r in zip(wanted, results)}
 
 
-def objection(source: bytes | str) -> str:
-    """Return why onnx's checker with shape inference rejects a model or file, or "".
+def objection(model: ModelProto) -> str:
+    """Return why onnx's checker with shape inference rejects a model, or ""; the model is changed.
 
-    The checker requires a shape for every output, and stops at the first fault. A model without some output shape is
-    therefore checked again without the output.
+    The checker finds data files only from the model's folder: external weights become inputs. The checker requires a
+    shape for every output, and stops at the first fault. A model without some output shape is therefore checked again
+    without the output.
     """
-    found = _fault(source)
-    if not found:
-        return ""
-    try:
-        model = ModelProto.FromString(source) if isinstance(source, bytes) else _without_weights(source)
-    except Exception:  # unreadable for the checker too
-        return found
+    _take_weights_out(model)
+    found = _fault(model)
     said = [o for o in model.graph.output if _has_shape(o)]
-    if len(said) == len(model.graph.output):
+    if not found or len(said) == len(model.graph.output):
         return found
     del model.graph.output[:]
     model.graph.output.extend(said)
     return _fault(model)
 
 
-def _fault(source: bytes | str | ModelProto) -> str:
-    if isinstance(source, str) and not _is_text(source):
-        source = _without_weights(source)
+def _fault(model: ModelProto) -> str:
     try:
-        checker.check_model(source, full_check=True)
+        checker.check_model(model, full_check=True)
     except Exception as e:
         return first_line(e)
     return ""
-
-
-def _is_text(path: str) -> bool:
-    """Return whether a path can be passed to C++. On Linux, file names are bytes, perhaps no valid UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def first_line(error: Exception) -> str:
@@ -201,17 +192,15 @@ def _has_shape(value: ValueInfoProto) -> bool:
     )
 
 
-def _without_weights(file: str) -> ModelProto:
-    """Return a model with external weights as inputs, since data files are found only from the model's folder."""
-    model = onnx.load(file, load_external_data=False)
+def _take_weights_out(model: ModelProto) -> None:
+    """Replace external weights by inputs."""
     kept = [t for t in model.graph.initializer if not is_external(t)]
     given = {i.name for i in model.graph.input}
     for t in model.graph.initializer:
         if is_external(t) and t.name not in given:
-            model.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+            model.graph.input.append(tensor_value_info(t.name, t.data_type, t.dims))
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
-    return model
 
 
 def main() -> None:
