@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from onnxopt.api.arguments import model_file, refuse
 from onnxopt.api.settings import Settings, make_options
@@ -56,11 +56,11 @@ def report(
         libraries = ["custom_op_libraries"] * bool(custom_op_libraries)
         if given := ["record"] * (record is not None) + libraries + [*settings]:
             raise UsageError(f"{given[0]} is about two models: the page of one shows no run", "leave it out")
-        with _pages([original], output) as (files, write):
+        with _opened([original], output) as (files, staged):
             from onnxopt.comparison import view_file
 
-            return write(view_file(files[0]).to_dict(), progress=progress)
-    with _pages([original, result], output, record) as ((a, b), write):
+            return _page(view_file(files[0]).to_dict(), staged, progress)
+    with _opened([original, result], output, record) as ((a, b), staged):
         from onnxopt.comparison import compare_files, read_history
         from onnxopt.comparison.repetition import judge, repeat
 
@@ -73,7 +73,7 @@ def report(
             progress("verifying")
             journal, allowed = history.journal if not found.doubts else (), history.report["pipeline"]["tolerances"]
             verdict = judge(a, b, options, journal, allowed, custom_op_libraries).to_dict()
-        return write(found.to_dict(verdict), found.doubts, times, progress)
+        return _page(found.to_dict(verdict), staged, progress, found.doubts, times)
 
 
 def diff(
@@ -88,31 +88,18 @@ def diff(
     The page has operators, inputs and outputs, weights and both graphs, and is written to `output`. The models are not
     run. Raises ModelError and WriteError.
     """
-    with _pages([a, b], output) as ((before, after), write):
+    with _opened([a, b], output) as ((before, after), staged):
         from onnxopt.comparison import compare_files
 
         progress("comparing")
-        return write(compare_files(before, after).to_dict(), progress=progress)
-
-
-class _Write(Protocol):
-    def __call__(
-        self,
-        data: dict[str, Any],
-        doubts: list[str] = ...,
-        times: bool = ...,
-        progress: Callable[[str], None] = ...,
-    ) -> Page: ...
+        return _page(compare_files(before, after).to_dict(), staged, progress)
 
 
 @contextmanager
-def _pages(
+def _opened(
     models: Sequence[AnyModel], output: str | os.PathLike[str] | None, record: str | os.PathLike[str] | None = None
-) -> Iterator[tuple[list[Path], _Write]]:
-    """Yields the files of models, and a function that builds the page and writes `output`.
-
-    Errors name the models.
-    """
+) -> Iterator[tuple[list[Path], Staged | None]]:
+    """Yields the files of models, and the place of the page, if there is one. Errors name the models."""
     with ExitStack() as stack:
         files = [stack.enter_context(model_file(model)) for model in models]
         staged = None
@@ -125,22 +112,23 @@ def _pages(
             staged = stack.enter_context(Staged(Path(output)))
         for path in files:
             stack.enter_context(blaming(path))
+        yield files, staged
 
-        def write(
-            data: dict[str, Any],
-            doubts: list[str] | None = None,
-            times: bool = True,
-            progress: Callable[[str], None] = lambda name: None,
-        ) -> Page:
-            from onnxopt import __version__
-            from onnxopt.reporting.html import page
 
-            progress("writing")
-            text = page(data | {"times": times, "version": __version__})
-            made = Page(text, [*(doubts or ()), *data["failures"].lines()], data["verification"])
-            if staged is not None:
-                staged.write_bytes(made.html.encode())
-                staged.commit()
-            return made
+def _page(
+    data: dict[str, Any],
+    staged: Staged | None,
+    progress: Callable[[str], None],
+    doubts: Sequence[str] = (),
+    times: bool = True,
+) -> Page:
+    """Returns the page with this data, and writes the page to `staged`."""
+    from onnxopt import __version__
+    from onnxopt.reporting.html import page
 
-        yield files, write
+    progress("writing")
+    text = page(data | {"times": times, "version": __version__})
+    if staged is not None:
+        staged.write_bytes(text.encode())
+        staged.commit()
+    return Page(text, [*doubts, *data["failures"].lines()], data["verification"])

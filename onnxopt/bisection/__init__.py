@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from onnxopt.analysis.submodel import submodel
 from onnxopt.bisection.trials import Outcome, Trials, explain, goes_wrong, made, narrowings, run, suspected
@@ -107,87 +107,67 @@ def describe(
     progress of the search for the smallest model, None: no search.
     """
     wrong = [name for p in places for name in (p.value, *sorted(made(p.a)), *sorted(made(p.b)))]
-    last = _Capture(rewrite, pass_run, wrong, tell is not None)
+    last = _Capture(Finding(message, "", 0, rewrite), pass_run, wrong if tell is not None else None)
     run(source, options, (last,), rewrite)
-    found = Finding(message, last.pass_text, last.run, rewrite, last.rule, last.equation, last.scope, last.match)
-    found.site = last.site
     if tell is not None:
-        found.submodel = _smallest(last.parts, last.pass_text, options, verify_options, tell)
-    return found
+        last.found.submodel = _smallest(last.parts, last.found.pass_text, options, verify_options, tell)
+    return last.found
 
 
 class _Capture(Instrument):
-    """Records a rewrite of a run: its place, the match before, and parts of the model around it."""
+    """Completes `found`, a rewrite of a run, and makes `parts` of the model around it."""
 
     watches_rewrites: ClassVar[bool] = True
 
-    def __init__(self, nth: int | None, wanted: int | None, values: list[str], keeps_parts: bool) -> None:
+    def __init__(self, found: Finding, wanted: int | None, values: list[str] | None) -> None:
         """Create before the run.
 
-        wanted: run of a pass without rewrites; values: wrong values, for a pass without places.
+        wanted: run of a pass without rewrites; values: wrong values, for a pass without places; None: no parts.
         """
-        self.keeps_parts = keeps_parts
-        self.nth = nth
-        self.wanted = wanted
-        self.values = values
+        self.found, self.wanted, self.values = found, wanted, values
         self.model: Model | None = None
-        self.count = 0  # runs of passes
-        self.stack: list[str] = []  # running passes
-        self.pass_text = ""
-        self.run = 0
-        self.rule = self.equation = self.scope = ""
-        self.site: Site | None = None
-        self.match: list[str] = []
+        self.text, self.count = "", 0  # the running pass, and the number of runs so far
         self.parts: list[ModelProto] = []
 
     def before(self, model: Model, p: Pass) -> None:
         if not p.children:
             self.count += 1
-            self.stack.append(str(p))
-            self.model = model
-            if self.nth is None and self.count == self.wanted:
-                self.pass_text, self.run = self.stack[-1], self.count
-                self.parts = self._around(None)
-
-    def after(self, model: Model, p: Pass) -> None:
-        if not p.children:
-            self.stack.pop()
+            self.text, self.model = str(p), model
+            if self.found.rewrite is None and self.count == self.wanted:
+                self._complete(None, "", [])
 
     def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
-        if done or PassContext.current().fuel.taken + 1 != self.nth:
-            return
-        self.pass_text, self.run = self.stack[-1], self.count
-        self.rule, self.equation, self.scope = rule.name, rule.equation, m.graph.path
-        self.site = Site.of(rule.name, m.anchor)
-        nodes = dict.fromkeys(node for node, _ in m.bindings.covered)
-        self.parts = self._around(nodes)
-        self.match = [node_text(node) for node in nodes]
+        if not done and PassContext.current().fuel.taken + 1 == self.found.rewrite:
+            self.found.rule, self.found.equation = rule.name, rule.equation
+            nodes = dict.fromkeys(node for node, _ in m.bindings.covered)
+            self._complete(Site.of(rule.name, m.anchor), m.graph.path, [*nodes])
 
     def spending(self, what: str, at: Value | Node | None) -> None:
         ctx = PassContext.current()
-        if ctx.fuel.taken != self.nth:
-            return
-        self.pass_text, self.run = self.stack[-1], self.count
-        node = at.producer if isinstance(at, Value) else at
-        self.site = Site.of(ctx.running, at)
-        self.scope = self.site.scope if self.site is not None else ""
-        self.match = [node_text(node)] if node is not None else []
-        self.parts = self._around({node: None} if node is not None else None)
+        if ctx.fuel.taken == self.found.rewrite:
+            node, site = at.producer if isinstance(at, Value) else at, Site.of(ctx.running, at)
+            self._complete(site, site.scope if site is not None else "", [node] if node is not None else [])
 
-    def _around(self, nodes: dict[Node, Any] | None) -> list[ModelProto]:
-        """Return parts around nodes; None: around the producer of the first wrong value present."""
-        if not self.keeps_parts:
-            return []
-        if nodes is None:
+    def _complete(self, site: Site | None, scope: str, nodes: list[Node]) -> None:
+        """Enter the running pass and the nodes before the rewrite; make parts around these.
+
+        Without nodes, parts are around the producer of the first wrong value present.
+        """
+        found = self.found
+        found.pass_text, found.pass_run = self.text, self.count
+        found.site, found.scope, found.match = site, scope, [node_text(node) for node in nodes]
+        if self.values is None:
+            return
+        if not nodes:
             assert self.model is not None
             makers = {v.name: n for graph in self.model.scopes() for n in graph for v in n.results}
-            nodes = dict.fromkeys([makers[name] for name in self.values if name in makers][:1])
-        return _around(nodes) if nodes else []
+            nodes = [makers[name] for name in self.values if name in makers][:1]
+        self.parts = _around(nodes) if nodes else []
 
 
-def _around(nodes: dict[Node, Any]) -> list[ModelProto]:
+def _around(nodes: Sequence[Node]) -> list[ModelProto]:
     """Return submodels of the nodes alone, then with increasing neighbourhoods."""
-    graph = next(iter(nodes)).scope
+    graph = nodes[0].scope
     inside, parts = set(nodes), []
     for _ in range(_RINGS):
         ordered = [n for n in graph if n in inside]

@@ -39,8 +39,7 @@ def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | No
     """Return `data` of `Comparison.to_dict()` with boxes in place of nodes, and all node indices replaced."""
     around = [b["parent"] for b in data["blocks"]]
     closed = _closed(around, sides)
-    boxes = [_boxes(side, closed) for side in sides]
-    of = [_numbers(side, drawn) for side, drawn in zip(sides, boxes)]
+    boxes, of = zip(*(_boxes(side, closed) for side in sides))
     number, blocks = _open_blocks(data["blocks"], closed)
     labels = [b["label"][:_LENGTH] for b in data["blocks"]]
 
@@ -80,7 +79,7 @@ def _open_blocks(
 
 
 def _between(
-    boxes: list[dict[Box, list[int]]], of: list[list[int]], found: Counterparts
+    boxes: Sequence[dict[Box, list[int]]], of: Sequence[list[int]], found: Counterparts
 ) -> tuple[list[tuple[int, int]], list[tuple[int, list[int]]]]:
     """Return (pairs of corresponding boxes, boxes merged into others)."""
     blocks, alone = ([_of_kind(kind, drawn) for drawn in boxes] for kind in ("block", "node"))
@@ -122,22 +121,14 @@ def _opened(inner: list[list[int]], sides: Sequence[Side]) -> set[int]:
     return opened
 
 
-def _boxes(side: Side, closed: list[int | None]) -> dict[Box, list[int]]:
-    """Return the nodes of each box: of a closed block, or a single node."""
+def _boxes(side: Side, closed: list[int | None]) -> tuple[dict[Box, list[int]], list[int]]:
+    """Return (nodes of each box, box of each node): a box is a closed block, or a single node."""
     found: dict[Box, list[int]] = {}
     for i, at in enumerate(side.inside):
         block = closed[at]
         found.setdefault(("node", i) if block is None else ("block", block), []).append(i)
-    return found
-
-
-def _numbers(side: Side, boxes: dict[Box, list[int]]) -> list[int]:
-    """Return the box of each node."""
-    found = [0] * len(side.inside)
-    for k, members in enumerate(boxes.values()):
-        for i in members:
-            found[i] = k
-    return found
+    of = {i: k for k, members in enumerate(found.values()) for i in members}
+    return found, [of[i] for i in range(len(of))]
 
 
 def _coarse_graph(
@@ -200,44 +191,28 @@ def _values(
     """
     main = graph.scopes[0]
     ends = {v: "input" for v in main.inputs if not graph.values[v].constant} | dict.fromkeys(main.outputs, "output")
-    makers = _makers(graph, inside)
-    readers = _readers(graph, inside, makers, ends)
-    values: dict[int, int] = {}
-    inputs: list[list[int]] = [[] for _ in range(count)]
-    outputs: list[list[int]] = [[] for _ in range(count)]
+    makers = {v: inside[i] for i, node in enumerate(graph.nodes) for v in node.outputs if v != ABSENT}
+    readers = _readers(graph, inside, dict.fromkeys(ends) | makers)
     firsts: dict[tuple[int | None, str | None, tuple[int, ...]], int] = {}
     for v in dict.fromkeys([*ends, *readers]):
-        if makers[v] is not None or v in ends:
-            firsts.setdefault((makers[v], ends.get(v), tuple(readers.get(v, ()))), v)
-    for new, ((maker, _, reading), v) in enumerate(firsts.items()):
-        values[v] = new
+        firsts.setdefault((makers.get(v), ends.get(v), tuple(readers.get(v, ()))), v)
+    inputs, outputs = ([list[int]() for _ in range(count)] for _ in range(2))
+    for new, (maker, _, reading) in enumerate(firsts):
         if maker is not None:
             outputs[maker].append(new)
         for k in reading:
             inputs[k].append(new)
-    return values, inputs, outputs
+    return {v: new for new, v in enumerate(firsts.values())}, inputs, outputs
 
 
-def _makers(graph: GraphRecord, inside: list[int]) -> list[int | None]:
-    """Return the box that makes each value; None for a value without a producer."""
-    makers: list[int | None] = [None] * len(graph.values)
-    for i, node in enumerate(graph.nodes):
-        for v in node.outputs:
-            if v != ABSENT:
-                makers[v] = inside[i]
-    return makers
-
-
-def _readers(
-    graph: GraphRecord, inside: list[int], makers: list[int | None], ends: dict[int, str]
-) -> dict[int, dict[int, None]]:
+def _readers(graph: GraphRecord, inside: list[int], makers: dict[int, int | None]) -> dict[int, dict[int, None]]:
     """Return {value: boxes that read the value, without the box that makes the value}, in order."""
     readers: dict[int, dict[int, None]] = {}
     given = ((node.inputs, inside[i]) for i, node in enumerate(graph.nodes))
     bodies = ((scope.outputs, inside[scope.owner]) for scope in graph.scopes if scope.owner is not None)
     for read, box in chain(given, bodies):
         for v in read:
-            if v != ABSENT and makers[v] != box and (makers[v] is not None or v in ends):
+            if v in makers and makers[v] != box:
                 readers.setdefault(v, {})[box] = None
     return readers
 
