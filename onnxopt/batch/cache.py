@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from onnxopt.batch.job import Job
 from onnxopt.batch.places import file_digest, files_of
-from onnxopt.io.load import Watch
+from onnxopt.io.load import Watch, named_files
 
 VARIABLE: Final = "ONNXOPT_CACHE_KEY"  # a secret of a build system, whose machines have no permanent home
 _BYTES: Final = 32
@@ -134,12 +134,11 @@ class Cache:
         Raises ModelError for an invalid model.
         """
         from onnxopt import __version__
-        from onnxopt.io.external import ExternalData, data_files, external_tensors
-        from onnxopt.io.load import read_proto
+        from onnxopt.io.external import ExternalData
         from onnxopt.runtime import version_of
 
         data = ExternalData(source.absolute().parent, source.name)
-        beside = data_files(external_tensors(read_proto(source, weights=False)))
+        beside = named_files(source)
         watch = Watch(source, *(data.path("", name) for name in beside))
         verify = job.verify_options
         read = [*verify.inputs.values(), *verify.custom_op_libraries] if verify is not None else []
@@ -201,21 +200,12 @@ class Cache:
                     digests[name] = file_digest(copy)
                 record = json.dumps({"model": called[model], "files": digests, "report": report, "code": code})
                 (new / "record").write_text(f"{self._mac(key, record)}\n{record}", encoding="utf-8")
-                if not self._holds(key):
-                    shutil.rmtree(entry, ignore_errors=True) if not entry.is_symlink() else entry.unlink()
+                shutil.rmtree(entry, ignore_errors=True) if not entry.is_symlink() else entry.unlink()
                 os.replace(new, entry)
         except _Refused:
             self._note_refused()
         except OSError:
             return
-
-    def _holds(self, key: Key) -> bool:
-        """Return whether a valid entry is present."""
-        try:
-            files = self._record(key)["files"]
-            return all(file_digest(self._inside(key, "files", name)) == digest for name, digest in files.items())
-        except (_Refused, OSError, ValueError, KeyError, TypeError, AttributeError):
-            return False
 
     def _record(self, key: Key) -> dict[str, Any]:
         """Return the authenticated record of an entry. Raises FileNotFoundError if absent, _Refused if invalid."""

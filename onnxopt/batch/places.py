@@ -7,14 +7,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from onnxopt.batch.job import Job
 from onnxopt.errors import ModelError, UsageError, WriteError, plain, unwritable
-from onnxopt.io.external import data_files, external_tensors
-from onnxopt.io.load import read_proto
+from onnxopt.io.external import ExternalData, data_files, external_tensors
+from onnxopt.io.load import named_files, read_proto
 from onnxopt.io.staging import MANY, StagingFolder, alone_in, clear, is_data_of, listed, put_in_place
 from onnxopt.proto.wire import stands_alone
 
@@ -26,9 +26,6 @@ def is_url(place: str) -> bool:
 
 def fetch(place: str, folder: Path) -> Path:
     """Copy the model at a URL with its data files into `folder`, and return its path. Raises ModelError."""
-    from onnxopt.io.external import ExternalData, data_files, external_tensors
-    from onnxopt.io.load import read_proto
-
     local = folder / (os.path.basename(place) or "model.onnx")
     system, path = _open(place)
     try:
@@ -37,7 +34,7 @@ def fetch(place: str, folder: Path) -> Path:
         raise ModelError(f"{place}: {e or type(e).__name__}", "check the URL") from None
     tensors = external_tensors(read_proto(local, weights=False))
     ExternalData(folder, place).refuse_elsewhere(tensors)
-    for name in sorted({*data_files(tensors)} - {local.name}):
+    for name in (name for name in data_files(tensors) if name != local.name):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             system.get_file(f"{path.rsplit('/', 1)[0]}/{name}", str(folder / name))
@@ -142,36 +139,25 @@ def _data_of(model: Path) -> Iterator[Path]:
     if not model.is_file() or stands_alone(model):
         return
     with suppress(ModelError):
-        names = data_files(external_tensors(read_proto(model, weights=False)))
-        yield from (model.absolute().parent / name for name in names if "\0" not in name)
+        yield from (model.absolute().parent / name for name in named_files(model) if "\0" not in name)
 
 
 # -- folders for unfinished files, removed by the next process if their process was killed --------------------------
 
 
-@contextmanager
-def staging(job: Job) -> Iterator[StagingFolder]:
-    """Yield a folder for the result on the destination's file system. Raises WriteError."""
+def staging(job: Job) -> StagingFolder:
+    """Return a folder for the result on the destination's file system. Raises WriteError."""
     place = _place(job)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        folder = StagingFolder(place, MANY, os.path.basename(os.path.realpath(job.destination)))
+        return StagingFolder(place, MANY, os.path.basename(os.path.realpath(job.destination)))
     except OSError as e:
         raise unwritable(job.destination, e, "name a folder that can be written") from None
-    try:
-        yield folder
-    finally:
-        folder.remove()
 
 
-@contextmanager
-def fetching() -> Iterator[Path]:
-    """Yield a folder for a downloaded model."""
-    folder = StagingFolder(Path(tempfile.gettempdir()), MANY)
-    try:
-        yield folder.path
-    finally:
-        folder.remove()
+def fetching() -> StagingFolder:
+    """Return a folder for a downloaded model."""
+    return StagingFolder(Path(tempfile.gettempdir()), MANY)
 
 
 def clear_staging(job: Job) -> None:

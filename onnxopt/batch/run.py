@@ -25,7 +25,7 @@ from onnxopt.batch.places import (
 )
 from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unreadable, unwritable
 from onnxopt.io import refuse_overwriting_input
-from onnxopt.io.load import Watch
+from onnxopt.io.load import Watch, named_files
 from onnxopt.io.staging import refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from onnxopt.io.staging import StagingFolder
     from onnxopt.optimizer import Report
     from onnxopt.pipeline import Instrument
-    from onnxopt.pipeline.instruments import Counts
     from onnxopt.worker.service import Spare
 
 Phase = Callable[[str], None]
@@ -79,18 +78,15 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         watch = Watch(source)
         if is_url(job.source):
             progress("fetching")
-            source = fetch(job.source, stack.enter_context(fetching()))
+            source = fetch(job.source, stack.enter_context(fetching()).path)
         if source.is_dir():
             raise ModelError(f"{source} is a directory", inside(source))
         _refuse_place(job, source)
         # Results that refer to further files are not cached.
         cache = Cache(Path(job.cache)) if job.cache and job.options.external != "reuse" else None
-        key = None
         if cache is not None:
             key, outcome.notes = cache.key(source, job), cache.notes  # includes later notes
-        if cache is not None and key is not None:
-            shelf = stack.enter_context(staging(job))
-            if _from_cache(cache, key, job, source, outcome, shelf):
+            if _from_cache(cache, key, job, source, outcome, stack.enter_context(staging(job))):
                 return
         folder = stack.enter_context(staging(job))
         made = folder.path / (Path(os.path.realpath(job.destination)).name or "model.onnx")
@@ -101,7 +97,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
             raise
         report.source, report.destination = job.source, "" if job.check else job.destination
         outcome.report, outcome.code = report.to_dict(), 3 if report.rolled_back else 0
-        if cache is not None and key is not None and _lasts(report) and key.watch.changed is None:
+        if cache is not None and _lasts(report) and key.watch.changed is None:
             cache.put(key, made, outcome.report, outcome.code)
         if job.in_place:
             watch.refuse()  # a newer model is not replaced by a result of the older
@@ -134,8 +130,11 @@ def _optimized(
     """Optimize into `made` and return the report."""
     from onnxopt.rollback import optimize_or_roll_back
 
-    counts = _counts() if job.stats else None
-    counting = [counts] if counts is not None else []
+    counting: list[Counts] = []
+    if job.stats:
+        from onnxopt.pipeline.instruments import Counts
+
+        counting.append(Counts())
     verifier = None
     if job.verify_options is not None and not job.options.only_copy:
         verifier = Verifier(source, job.verify_options, spare=judge)
@@ -154,15 +153,9 @@ def _optimized(
         zero_weights=job.zero_weights,
         home=_home(job, source),
     )
-    if counts is not None:
+    for counts in counting:
         report.stats = counts.to_dict(job.source, job.destination, report.bytes_after)
     return report
-
-
-def _counts() -> Counts:
-    from onnxopt.pipeline.instruments import Counts
-
-    return Counts()
 
 
 def _home(job: Job, source: Path) -> Path | None:
@@ -185,10 +178,7 @@ def _refuse_parted(source: Path) -> None:
 
     Either the model is a link to a different folder, or the model file is its own data file.
     """
-    from onnxopt.io.external import data_files, external_tensors
-    from onnxopt.io.load import read_proto
-
-    named = data_files(external_tensors(read_proto(source, weights=False)))
+    named = named_files(source)
     if named and os.path.dirname(os.path.realpath(source)) != os.path.realpath(source.absolute().parent):
         hint = f"name {os.path.realpath(source)} itself, or use OUT or --out-dir"
         raise ModelError(f"{source} has external data, and is a link into another folder", hint)

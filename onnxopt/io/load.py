@@ -94,6 +94,11 @@ def read_proto(path: Path, *, weights: bool = True) -> ModelProto:
     return _read(path, stored=not weights)[0]
 
 
+def named_files(path: Path) -> list[str]:
+    """Return the sorted names of the data files that the model in a file names."""
+    return data_files(external_tensors(read_proto(path, weights=False)))
+
+
 def load_whole(path: Path) -> ModelProto:
     """Return the ModelProto of a file with all its weights, external data included."""
     proto = read_proto(path)

@@ -197,9 +197,9 @@ def _is_replaced(model: str, name: str) -> bool:
 
 def _data_of_input(source: Path, model: Model | None) -> list[Path]:
     """Return the data files that the model in `source` names."""
-    from onnxopt.io.load import read_proto
+    from onnxopt.io.load import named_files
 
-    names = data_files(external_tensors(read_proto(source, weights=False))) if model is None else model.data_files
+    names = named_files(source) if model is None else model.data_files
     return [source.absolute().parent / name for name in names if "\0" not in name]
 
 

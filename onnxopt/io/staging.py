@@ -217,10 +217,9 @@ def _ours(target: Path, reader: Path | None = None) -> list[str]:
 
 
 def _read_by(model: Path) -> set[str]:
-    from onnxopt.io.external import data_files, external_tensors
-    from onnxopt.io.load import read_proto
+    from onnxopt.io.load import named_files
 
-    return set(data_files(external_tensors(read_proto(model, weights=False))))
+    return {*named_files(model)}
 
 
 def _remove(file: Path) -> None:
@@ -283,6 +282,12 @@ class StagingFolder:
         """Close the hidden file before its rename on Windows, where open files cannot be renamed."""
         if self._model is not None and sys.platform == "win32":
             self._model[1].close()
+
+    def __enter__(self) -> StagingFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
 
     def remove(self) -> None:
         """Remove the folder and its contents."""
