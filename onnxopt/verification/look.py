@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, partial
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from onnxopt.verification import VerifyOptions
@@ -43,7 +44,7 @@ from onnxopt.verification.programs.transforms import (
     with_roundings,
 )
 from onnxopt.verification.records import Pieces, Place
-from onnxopt.verification.rounding import Draws, difference, is_float, last_bit
+from onnxopt.verification.rounding import Difference, Draws, difference, is_float, last_bit
 from onnxopt.verification.run import Reference
 from onnxopt.verification.runtime import Runtime
 from onnxopt.worker.serving import Tell
@@ -267,16 +268,49 @@ class Look:
         *,
         of_result: bool = False,
     ) -> dict[str, dict[str, float]]:
-        """Return {case: {output: relative change}} due to rounding (see `Noise`).
+        """Return {case: {output: relative change}}: the largest if last bits of inputs and weights change.
 
-        of_result: measure the second file, equal to the first if all pieces agree, with fewer nodes. known: earlier
-        results.
+        Measuring ends when all outputs reach `enough`, or output `told`, measured in the first case alone. If the noise
+        is small, outputs are also computed in float64. known: earlier results. of_result: measure the second file,
+        equal to the first if all pieces agree, with fewer nodes. Raises Failed.
         """
-        feeds = self._complete([case.feeds for case, _ in cases])
-        measured = Noise(self.b if of_result else self.a, outputs, enough, told, self.options)
-        made = None if of_result else [dict(zip(outputs, values)) for _, values in cases]
-        found = measured.of(feeds, made, [(known or {}).get(case.name, {}) for case, _ in cases])
+        feeds = self._complete([case.feeds for case, _ in cases])[: 1 if told else None]
+        found = [dict.fromkeys(outputs, 0.0) | (known or {}).get(case.name, {}) for case, _ in cases]
+        runner = self.b if of_result else self.a
+        made = [o for o in outputs if o in runner.program.maker]
+
+        def left() -> list[int]:
+            """Return the cases to measure further."""
+            asked = [told] if told else made
+            return [i for i in range(len(feeds)) if any(found[i][o] < enough.get(o, math.inf) for o in asked)]
+
+        if left():
+            values = [dict(zip(outputs, results)) for _, results in cases]
+            if of_result:
+                as_it_is = runner.open(runner.program.cone(outputs, ()), types_of(feeds[0]), made)
+                values = [as_it_is.run(fed) for fed in feeds]
+            for i, results in self._shaken(runner, feeds, made, left):
+                _enlarge(found[i], {o: difference(values[i][o], v) for o, v in results.items()})
+            for i in left() if not self.options.dtype else ():
+                exact = exactly(runner, made, feeds[i], self.options.memory // 8)
+                _enlarge(found[i], {o: apart(values[i][o], v) for o, v in exact.items() if is_float(values[i][o])})
         return {case.name: shares for (case, _), shares in zip(cases, found)}
+
+    def _shaken(
+        self, runner: Runner, feeds: Sequence[Values], made: Sequence[str], left: Callable[[], list[int]]
+    ) -> Iterator[tuple[int, Values]]:
+        """Yield (index of a case in `left`, outputs with other last bits of inputs and weights)."""
+        nodes, types = runner.program.cone(made, ()), types_of(feeds[0])
+        for rng in (Draws(self.options.seed, k) for k in range(_SEEDS)):
+            change = partial(last_bit, rng=rng, dtype=self.options.dtype)
+            opened = runner.open(nodes, types, made, change) if left() else None
+            for i in (i for i in range(len(feeds)) for _ in range(_SEEDS)):
+                if opened is not None and i in left():
+                    yield i, opened.run({name: change(v) for name, v in feeds[i].items()})
+
+
+def _enlarge(shares: dict[str, float], found: Mapping[str, Difference]) -> None:
+    shares.update((o, max(shares[o], d.relative)) for o, d in found.items())
 
 
 def _add_blanks(walk: Walk, pieces: Pieces) -> None:
@@ -292,69 +326,3 @@ def _fed(runner: Runner, fed: set[str]) -> Runner:
     program = runner.program
     known = program.given & program.constants.keys()
     return runner if known == fed & program.constants.keys() else runner.inside(Program(program.skeleton, fed=fed))
-
-
-class Noise:
-    """Rounding noise: the largest change of a model's outputs, by case, if last bits of inputs and weights change.
-
-    Changes are relative to the range. If the noise is small, outputs are also computed in float64.
-
-    A case ends when all outputs reach `enough`; all end when output `told` does in the first case.
-    """
-
-    def __init__(
-        self, runner: Runner, outputs: Sequence[str], enough: Mapping[str, float], told: str, options: VerifyOptions
-    ) -> None:
-        self._runner, self._options = runner, options
-        self._outputs, self._enough, self._told = outputs, enough, told
-        self._made = [o for o in outputs if o in runner.program.maker]
-        self._nodes = runner.program.cone(outputs, ())
-
-    def of(
-        self, feeds: Sequence[Values], made: Sequence[Values] | None, known: Sequence[Mapping[str, float]]
-    ) -> list[dict[str, float]]:
-        """Return {output: relative change} by case.
-
-        feeds: by case; made: outputs by case (None: computed here); known: earlier results by case.
-        """
-        found = [{name: seen.get(name, 0.0) for name in self._outputs} for seen in known]
-        if not self._is_told(found):
-            self._measure(feeds, made, found)
-        return found
-
-    def _measure(self, feeds: Sequence[Values], made: Sequence[Values] | None, found: list[dict[str, float]]) -> None:
-        runner, dtype = self._runner, self._options.dtype
-        types = types_of(feeds[0])
-        if made is None:
-            unchanged = runner.open(self._nodes, types, self._made)
-        as_it_is = made.__getitem__ if made is not None else cache(lambda i: unchanged.run(feeds[i]))
-        for k in range(_SEEDS):
-            rng = Draws(self._options.seed, k)
-            open_ = [i for i, largest in enumerate(found) if not self._is_enough(largest, self._made)]
-            if not open_:
-                break
-            opened = runner.open(self._nodes, types, self._made, partial(last_bit, rng=rng, dtype=dtype))
-            for i in open_:
-                for _ in range(_SEEDS):
-                    changed = opened.run({name: last_bit(v, rng, dtype) for name, v in feeds[i].items()})
-                    for name, value in changed.items():
-                        found[i][name] = max(found[i][name], difference(as_it_is(i)[name], value).relative)
-                    if self._is_enough(found[i], self._made):
-                        break
-                    if self._is_told(found):
-                        return
-        for i, largest in enumerate(found if not dtype else ()):
-            if not self._is_enough(largest, self._made):
-                self._see_exact(feeds[i], as_it_is(i), largest)
-
-    def _see_exact(self, feeds: Values, made: Values, found: dict[str, float]) -> None:
-        """Add the differences from the outputs computed in float64."""
-        exact = exactly(self._runner, self._made, feeds, self._options.memory // 8)
-        for name in (n for n in self._made if n in exact and is_float(made[n])):
-            found[name] = max(found[name], apart(made[name], exact[name]).relative)
-
-    def _is_told(self, found: Sequence[Mapping[str, float]]) -> bool:
-        return bool(self._told) and self._is_enough(found[0], [self._told])
-
-    def _is_enough(self, found: Mapping[str, float], outputs: Iterable[str]) -> bool:
-        return all(found[name] >= self._enough.get(name, float("inf")) for name in outputs)

@@ -52,7 +52,7 @@ def judge(said: list[str], tmp_path: Path) -> Judge:
         ({"y": 1e-12}, "", RUNS),  # nothing is known of output z
         ({}, "", RUNS),
         ({"y": 1e-12, "z": 1.0}, "y", 1),  # output z was not reported
-        ({"y": 1.0, "z": 0.0}, "y", RUNS),  # not yet explained
+        ({"y": 1.0, "z": 0.0}, "y", RUNS // 2),  # not yet explained, in the first case
     ],
 )
 def test_the_measurement_ends_once_noise_explains_the_difference(
@@ -60,7 +60,7 @@ def test_the_measurement_ends_once_noise_explains_the_difference(
 ) -> None:
     found = judge.noise([r.name for r in CASES], enough, told)
     assert found.keys() == {r.name for r in CASES}
-    assert all(found[r.name]["y"] > 1e-12 for r in CASES[: 1 if runs == 1 else 2])
+    assert all(found[r.name]["y"] > 1e-12 for r in CASES[: 1 if told else 2])
     assert sum(state.startswith("running") for state in said) == runs
 
 
@@ -77,7 +77,7 @@ def test_noise_known_before_counts(judge: Judge, said: list[str]) -> None:
 def test_noise_may_be_measured_on_the_result(judge: Judge, said: list[str]) -> None:
     names = [r.name for r in CASES]
     found = judge.noise(names, {"y": 1.0, "z": 0.0}, "y", of_result=True)
-    assert not any("the original" in state for state in said) and len(said) > RUNS
+    assert not any("the original" in state for state in said) and len(said) > RUNS // 2
     assert found == judge.noise(names, {"y": 1.0, "z": 0.0}, "y")  # original and result are the same here
     said.clear()
     judge.noise(names, {"y": 1e-12}, "y", of_result=True)

@@ -15,7 +15,7 @@ from onnx import NodeProto
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.conditions import asks_alike, held, is_never, is_open, runs
 from onnxopt.verification.coverage.gaps import Gap, gaps, paired_cuts, unproven_blanks
-from onnxopt.verification.model.nodes import deciding_of, first_of, inside, may_hide
+from onnxopt.verification.model.nodes import deciding_of, first_of, holds, inside, is_part
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.outcome import depth, label_of
 from onnxopt.verification.pieces.walk import Walk
@@ -220,8 +220,8 @@ class _Node:
 
     def _closed(self, nodes: Iterable[NodeProto]) -> Iterator[Gap]:
         """Yield gaps for parts of a body that could not be compared."""
-        functions = self._walk.a.skeleton.hiding
-        for node in (n for n in inside(nodes) if may_hide(n, functions)):
+        functions = self._walk.a.skeleton.functions.holding(is_part)
+        for node in (n for n in inside(nodes) if holds(n, is_part, functions)):
             if is_open(self._walk.a, node):
                 yield Gap(f"which parts of the {label_of(node)} that makes `{first_of(node)}` ran is unknown")
 

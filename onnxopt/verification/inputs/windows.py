@@ -7,6 +7,7 @@ all of a few rows by chance. Images and sentences have more numbers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import ne
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxopt.verification.model.dataflow import Backward
-from onnxopt.verification.model.nodes import bodies_of, few
+from onnxopt.verification.model.dataflow import MAX_CALL_DEPTH
+from onnxopt.verification.model.nodes import bodies_of, constants, few, ordered
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
 from onnxopt.verification.model.shapes import MAX_SIZES, Call, Known, shapes_of
 
@@ -46,6 +47,12 @@ class _Need(NamedTuple):
     reach: int = 1  # length for every tap of the windows to read data, not padding
     windows: bool = False  # a window occurs downstream
     steps: tuple[tuple[int, int, int], ...] = ()  # on the path: arguments of `before`
+
+    def joined(self, other: _Need) -> _Need:
+        """Return the need of the readers of either."""
+        sizes, steps = tuple(map(max, self.sizes, other.sizes)), max(self.steps, other.steps, key=len)
+        more = max(self.stride, other.stride), max(self.reach, other.reach), self.windows or other.windows
+        return _Need(sizes, *more, steps)
 
     def before(self, stride: int = 1, more: int = 0, growth: int = 1, reach: int = 1) -> _Need:
         """Return the need before a node that makes an element for each position of a window.
@@ -141,21 +148,45 @@ def _left_over(need: _Need, size: int) -> list[bool]:
     return found
 
 
-class _Needs(Backward[_Need]):
+class _Needs:
     """Backward analysis of required lengths; a value without readers needs `_LEFT`."""
 
-    def join(self, a: _Need, b: _Need) -> _Need:
-        sizes, steps = tuple(map(max, a.sizes, b.sizes)), max(a.steps, b.steps, key=len)
-        return _Need(sizes, max(a.stride, b.stride), max(a.reach, b.reach), a.windows or b.windows, steps)
+    def __init__(self, functions: Iterable[FunctionProto], depth: int = 0) -> None:
+        self.facts: dict[str, _Need] = {}  # by value
+        self.constants: dict[str, TensorProto] = {}
+        self._functions, self._depth = {(f.domain, f.name): f for f in functions}, depth
 
     def walk(self, graph: GraphProto) -> None:
-        """Treat inputs of fixed sizes as weights of unknown numbers."""
+        """Analyse a graph or body. Inputs of fixed sizes are weights of unknown numbers."""
         shapes = ((i.name, [d.dim_value for d in i.type.tensor_type.shape.dim]) for i in graph.input)
         self.constants.update((name, TensorProto(dims=dims)) for name, dims in shapes if all(dims))
-        super().walk(graph)
+        self.constants.update((t.name, t) for t in graph.initializer)
+        self.constants.update(constants(graph.node))
+        self.follow(graph.node)
 
-    def transfer(self, node: NodeProto, wanted: _Need | None) -> Iterator[tuple[str, _Need]]:
-        kind, need = node.op_type, wanted or _Need()
+    def follow(self, nodes: Sequence[NodeProto]) -> None:
+        """Analyse nodes, in reverse topological order."""
+        for node in reversed(ordered(nodes)):
+            need = functools.reduce(_Need.joined, [self.facts[o] for o in node.output if o in self.facts] or [_Need()])
+            for body in bodies_of(node):
+                self.facts.update((o.name, need) for o in body.output)
+                self.walk(body)
+            function = self._functions.get((node.domain, node.op_type)) if self._depth < MAX_CALL_DEPTH else None
+            for name, fact in self._call(function, node) if function is not None else self._before(node, need):
+                self.facts[name] = fact.joined(self.facts.get(name, fact))
+
+    def _call(self, function: FunctionProto, node: NodeProto) -> Iterator[tuple[str, _Need]]:
+        inner, given = _Needs(self._functions.values(), self._depth + 1), dict(zip(function.input, node.input))
+        inner.constants.update((f, self.constants[name]) for f, name in given.items() if name in self.constants)
+        inner.facts.update((f, self.facts[o]) for f, o in zip(function.output, node.output) if o in self.facts)
+        inner.follow(function.node)
+        yield from (
+            (name, inner.facts[f]) for f, name in given.items() if f in inner.facts and f not in inner.constants
+        )
+
+    def _before(self, node: NodeProto, need: _Need) -> Iterator[tuple[str, _Need]]:
+        """Yield (operand, need). `need`: of the results."""
+        kind = node.op_type
         if kind in MEASURING:
             return
         if kind in _RULES:

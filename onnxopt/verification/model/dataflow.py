@@ -1,4 +1,4 @@
-"""Framework for dataflow analysis of a model, forward from inputs or backward from outputs.
+"""Framework for dataflow analysis of a model, forward from inputs.
 
 An analysis is a class with a type of facts, a transfer function of nodes, and a join. The framework supplies a
 topological order, bodies of If, Loop and Scan, and calls of functions. Each node is visited once, except in bodies that
@@ -8,26 +8,27 @@ carry values between iterations.
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
-from onnxopt.verification.model.nodes import bodies_of, constants, domain_of, held, int_of, ordered
+from onnxopt.verification.model.nodes import bodies_of, domain_of, held, int_of, ordered
 from onnxopt.verification.model.operators import having
 
 Fact = TypeVar("Fact", bound=Hashable)
 
 STANDARD_BODIES: Final = having("control")  # the inputs of bodies of further operators are unknown
-_MAX_CALL_DEPTH: Final = 20  # depth of function calls
+MAX_CALL_DEPTH: Final = 20  # depth of function calls
 
 
-class _Walk(Generic[Fact]):
-    """Common part of both directions."""
+class Forward(Generic[Fact]):
+    """A forward analysis."""
 
     MUST: ClassVar = False  # must analysis: joining an unknown fact gives unknown; else (may analysis) the known fact
+    PASSES: ClassVar = 0  # iterations of a body before a carried fact that still changes becomes `TOP`; 0: one in all
+    TOP: ClassVar[Any] = None
 
     def __init__(self, functions: Iterable[FunctionProto] = ()) -> None:
         self.facts: dict[str, Fact] = {}  # by value, of the current graph and enclosing graphs
@@ -58,7 +59,7 @@ class _Walk(Generic[Fact]):
                 self.facts.pop(name, None)
 
     def _called(self, node: NodeProto) -> FunctionProto | None:
-        if not self.functions or self._depth >= _MAX_CALL_DEPTH:
+        if not self.functions or self._depth >= MAX_CALL_DEPTH:
             return None
         return self.functions.get((domain_of(node.domain), node.op_type))
 
@@ -67,13 +68,6 @@ class _Walk(Generic[Fact]):
         inner = copy.copy(self)
         inner.facts, inner.constants, inner._depth = {}, {}, self._depth + 1
         return inner
-
-
-class Forward(_Walk[Fact]):
-    """A forward analysis."""
-
-    PASSES: ClassVar = 0  # iterations of a body before a carried fact that still changes becomes `TOP`; 0: one in all
-    TOP: ClassVar[Any] = None
 
     def transfer(self, node: NodeProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
         """Return the facts of the results of a node without bodies."""
@@ -144,40 +138,6 @@ class Forward(_Walk[Fact]):
             inner.follow(function.node)
             self._calls[key] = [inner.of(name) for name in function.output]
         return self._calls[key]
-
-
-class Backward(_Walk[Fact]):
-    """A backward analysis."""
-
-    def transfer(self, node: NodeProto, wanted: Fact | None) -> Iterator[tuple[str, Fact]]:
-        """Yield (operand, fact demanded by the node), given the fact demanded of its results."""
-        raise NotImplementedError
-
-    def walk(self, graph: GraphProto) -> None:
-        """Analyse a graph or body."""
-        self.constants.update((t.name, t) for t in graph.initializer)
-        self.constants.update(constants(graph.node))
-        self.follow(graph.node)
-
-    def follow(self, nodes: Sequence[NodeProto]) -> None:
-        """Analyse nodes, in reverse topological order."""
-        for node in reversed(ordered(nodes)):
-            wanted = functools.reduce(self.either, map(self.facts.get, node.output), None)
-            for body in bodies_of(node):
-                self._set((o.name for o in body.output), [wanted] * len(body.output))
-                self.walk(body)
-            function = self._called(node)
-            for name, fact in self.transfer(node, wanted) if function is None else self._call(function, node):
-                self.facts[name] = self.either(self.facts.get(name), fact) or fact
-
-    def _call(self, function: FunctionProto, node: NodeProto) -> Iterator[tuple[str, Fact]]:
-        inner = self._inside()
-        given = zip(function.input, node.input)
-        inner.constants.update((f, self.constants[name]) for f, name in given if name in self.constants)
-        inner._set(function.output, map(self.facts.get, node.output))
-        inner.follow(function.node)
-        asked = ((name, inner.of(formal)) for formal, name in zip(function.input, node.input))
-        return ((name, fact) for name, fact in asked if fact is not None and name not in self.constants)
 
 
 def carried(node: NodeProto, body: GraphProto) -> dict[str, str]:

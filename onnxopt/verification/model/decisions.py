@@ -63,11 +63,6 @@ def draws_of(node: NodeProto) -> bool:
     return node.op_type in _OF_ELEMENTS and draws(node)
 
 
-def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
-    """Return whether a node draws random numbers, itself, in bodies, or by calling one of `functions`."""
-    return holds(node, draws, functions)
-
-
 def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
     """Return the number of drawing nodes in a single run of `nodes`. Each call of a function counts."""
     known: dict[Name, int] = {}
@@ -88,7 +83,7 @@ def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
 def is_random_model(model: ModelProto) -> bool:
     """Return whether a model draws random numbers."""
     functions = Functions(model).holding(draws)
-    return any(is_random(node, functions) for node in model.graph.node)
+    return any(holds(node, draws, functions) for node in model.graph.node)
 
 
 class Changing(Forward[int]):

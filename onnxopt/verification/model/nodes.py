@@ -178,6 +178,7 @@ class Functions:
             self._places.setdefault((domain_of(f.domain), _named(f.name, f.overload)), []).append(i)
         # By index of a function: the functions that it calls.
         self._called_by = functools.cache(lambda i: self._called(self._all[i].node))
+        self.holding = functools.cache(self._holding)  # asked by each body of a model
 
     @property
     def names(self) -> KeysView[Name]:
@@ -200,7 +201,7 @@ class Functions:
     def _called(self, nodes: Iterable[NodeProto]) -> set[int]:
         return {i for node in inside(nodes) for i in self._places.get(operator_of(node), ())}
 
-    def holding(self, is_one: Callable[[NodeProto], bool]) -> set[Name]:
+    def _holding(self, is_one: Callable[[NodeProto], bool]) -> set[Name]:
         """Return the functions with a node that satisfies `is_one`, directly or in called functions."""
         found = {i for i, f in enumerate(self._all) if any(map(is_one, inside(f.node)))}
         while new := {i for i in range(len(self._all)) if not found.isdisjoint(self._called_by(i))} - found:
@@ -231,18 +232,6 @@ def is_part(node: NodeProto) -> bool:
 def holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
     """Return whether a node, or a node in its bodies, satisfies `is_one` or calls one of `functions`."""
     return any(is_one(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
-
-
-def calls_or_holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
-    """Return whether a node calls one of `functions`, or a node in its bodies satisfies `is_one`."""
-    if functions and operator_of(node) in functions:
-        return True
-    return any(holds(n, is_one, functions) for body in bodies_of(node) for n in body.node)
-
-
-def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
-    """Return whether a node has a part that may not run, or calls a function in `functions`."""
-    return holds(node, is_part, functions)
 
 
 def inline(model: ModelProto) -> None:

@@ -31,8 +31,7 @@ from onnxopt.proto.messages import (
     tensor_to_array,
 )
 from onnxopt.proto.wire import Stored, call_of, map_file, skim
-from onnxopt.verification.model.decisions import draws, is_decision, is_random_model
-from onnxopt.verification.model.nodes import Functions, Name, domain_of, is_part
+from onnxopt.verification.model.nodes import Functions, domain_of
 from onnxopt.verification.model.operators import WITH_BODIES
 from onnxopt.verification.model.views import View, leave_out_false_modes, leave_out_inputs, leave_out_unread
 from onnxopt.verification.runtime import Reference, definitions
@@ -127,21 +126,6 @@ class Skeleton:
         return {
             (domain_of(o.domain), o.version) for part in (self.proto, *self.proto.functions) for o in part.opset_import
         }
-
-    @cached_property
-    def random(self) -> set[Name] | None:
-        """Functions that draw random numbers; None if nothing in the model draws."""
-        return self.functions.holding(draws) if is_random_model(self.proto) else None
-
-    @cached_property
-    def hiding(self) -> set[Name]:
-        """Functions with a part that may not run."""
-        return self.functions.holding(is_part)
-
-    @cached_property
-    def deciding(self) -> set[Name]:
-        """Functions with a decision."""
-        return self.functions.holding(is_decision)
 
     def _parse(self) -> dict[int, tuple[int, int]]:
         """Parse the file without weights. Returns {index of initializer: (start, length) of its data}."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxopt.proto.element_types import BY_ONNX, INTEGERS, TYPES, of
-from onnxopt.verification.model.decisions import Changing, is_decision, is_random
-from onnxopt.verification.model.nodes import bodies_of, calls_or_holds, captured, in_order, may_hide, reads_of
+from onnxopt.verification.model.decisions import Changing, draws, is_decision
+from onnxopt.verification.model.nodes import bodies_of, captured, holds, in_order, is_part, reads_of
 from onnxopt.verification.model.ranges import Range, Ranges
 from onnxopt.verification.model.skeleton import Skeleton
 
@@ -126,27 +126,27 @@ class Program:
         """Indices of nodes with bodies."""
         return [i for i, node in enumerate(self.nodes) if bodies_of(node)]
 
+    def having(self, is_one: Callable[[NodeProto], bool]) -> list[int]:
+        """Return the indices of nodes that satisfy `is_one`, or hold such a node in bodies or called functions."""
+        functions = self.skeleton.functions.holding(is_one)
+        inner = range(len(self.nodes)) if functions else {*self.holding}
+        return [i for i, n in enumerate(self.nodes) if is_one(n) or (i in inner and holds(n, is_one, functions))]
+
     @cached_property
     def hiding(self) -> list[int]:
         """Indices of nodes with a part that may not run, in bodies or called functions."""
-        functions = self.skeleton.hiding
-        some = range(len(self.nodes)) if functions else self.holding
-        return [i for i in some if may_hide(self.nodes[i], functions)]
+        return self.having(is_part)
 
     @cached_property
     def deciding(self) -> list[int]:
         """Indices of nodes with a decision in their bodies or called functions."""
-        functions = self.skeleton.deciding
-        some = range(len(self.nodes)) if functions else self.holding
-        return [i for i in some if calls_or_holds(self.nodes[i], is_decision, functions)]
+        function_of, holding = self.skeleton.functions.of, {*self.holding}
+        return [i for i in self.having(is_decision) if i in holding or function_of(self.nodes[i]) is not None]
 
     @cached_property
     def random(self) -> set[int]:
         """The nodes that draw random numbers."""
-        functions = self.skeleton.random
-        if functions is None:
-            return set()
-        return {i for i, node in enumerate(self.nodes) if is_random(node, functions)}
+        return {*self.having(draws)}
 
     @cached_property
     def sources(self) -> set[str]:

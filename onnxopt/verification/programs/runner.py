@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import array_to_tensor, put_inside, tensor_to_array
-from onnxopt.verification.model.nodes import first_of, holds, operator_of
+from onnxopt.verification.model.nodes import first_of, operator_of
 from onnxopt.verification.model.operators import AFFINE, CUTTING, SIZED, STANDARD, having
 from onnxopt.verification.programs.program import Program, carried, carrier, observed_as, types_of, widened
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, reason
@@ -118,14 +118,8 @@ class Runner:
         """Nodes that call a reference in Python, directly, in a body or in a function."""
         if not self.runtime.computed:
             return frozenset()
-        functions = self.program.skeleton.functions
-        operators = self.runtime.computed - functions.names
-
-        def is_one(node: NodeProto) -> bool:
-            return operator_of(node) in operators
-
-        holding = functions.holding(is_one)
-        return frozenset(i for i, node in enumerate(self.program.nodes) if holds(node, is_one, holding))
+        operators = self.runtime.computed - self.program.skeleton.functions.names
+        return frozenset(self.program.having(lambda node: operator_of(node) in operators))
 
     def telling(self, word: Callable[[str], str]) -> Runner:
         """Return a runner that announces activities through `word`."""

@@ -249,7 +249,7 @@ def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:
 
 def draws_of_outputs(program: Program) -> int:
     """Return the number of random draws leading to outputs, except in branches on constant conditions."""
-    if program.skeleton.random is None:
+    if not program.random:
         return 0
     known = program.fixed.union(program.constants)
     nodes = (program.nodes[i] for i in program.cone(program.outputs, ()))
