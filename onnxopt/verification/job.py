@@ -46,7 +46,6 @@ class Answer:
     case: CaseRecord
     proves: bool = True  # whether agreement on the case proves anything
     evidence: dict[str, Evidence | None] = field(default_factory=dict)
-    branches: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)

@@ -24,7 +24,7 @@ from onnxopt.verification.job import (
     Answer,
     Submission,
 )
-from onnxopt.verification.records import CaseRecord, Pieces, Verification
+from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
@@ -59,14 +59,6 @@ def _copied(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
 def _first_failed(cases: Sequence[CaseRecord]) -> CaseRecord | None:
     """Return a case that ended without outputs, a difference first."""
     return next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
-
-
-def _left_open(pieces: Pieces | None, untaken: dict[str, str]) -> dict[str, str]:
-    """Return the untaken branches that pieces do not cover, and record the others as covered."""
-    if pieces is None or not (pieces.complete or pieces.unseen):
-        return untaken
-    pieces.branches = [name for name, why in untaken.items() if why not in pieces.unseen]
-    return {why: why for why in pieces.unseen}
 
 
 class JobRunner(CaseRunner):
@@ -214,18 +206,19 @@ class JobRunner(CaseRunner):
 
     def _little(self, verdict: Verification, second: SecondLook, found: Proof, answers: Sequence[Answer]) -> list[str]:
         """Return the reasons, in words, why the cases prove little."""
-        weak, untaken, _, none = found if not second.is_alike else Proof({}, {}, [])
+        weak, none = found if not second.is_alike else Proof({})
         pieces = verdict.pieces
         if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
             # Inner values are covered by pieces.
             weak = {name: why for name, why in weak.items() if name in pieces.dead}
-        untaken = _left_open(pieces, untaken)
         little = [*filter(None, [none]), *weak.values()]
         if verdict.status == IN_PIECES and is_unexplained(
             verdict, self.plan, narrow=bool(self._submission.options.dtype)
         ):
             little.append("each piece agrees, but the whole differs by far more than rounding explains")
-        little += dict.fromkeys([*untaken.values(), *second.unshown(verdict, answers)])
+        little += dict.fromkeys([*(pieces.unseen if pieces is not None else ()), *second.unshown(verdict, answers)])
+        if self.job.steps and self.plan.hides:
+            little.append("which parts ran is unknown for several files in place of a model")
         if second.cut_short:
             little.append(f"looking into pieces {second.cut_short}")
         if self.left_out:

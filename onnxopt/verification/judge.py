@@ -147,7 +147,7 @@ class Judge(Loaded):
         (case, values), *others = self.kept.values()
         for feeds in other_feeds(case.feeds, axes, (c.feeds for c, _ in others), self.options.seed):
             try:
-                again = self._with_room(partial(self._run_original, feeds))[: len(self.outputs)]
+                again = self._with_room(partial(self._run_original, feeds))
             except Exception as e:  # the original rejects these values
                 blame_system(e)
                 continue
@@ -288,19 +288,17 @@ class Judge(Loaded):
 
     # -- pieces ---------------------------------------------------------------------------------------------
 
-    def pieces(
-        self, names: Sequence[str], taken: Sequence[str], digits: bool = False, fine: bool = False
-    ) -> tuple[Pieces, list[Place]]:
+    def pieces(self, names: Sequence[str], digits: bool = False, fine: bool = False) -> tuple[Pieces, list[Place]]:
         """Compare in pieces on the inputs of the named cases. Returns (pieces, places of faults).
 
-        taken: conditions with both branches taken; digits, fine: see `Replay`.
+        digits, fine: see `Replay`.
         """
         began = time.monotonic()
         self.rest()
         try:
             fine = fine or not self._uneven.isdisjoint(names)
             cases = [self.kept[n][0] for n in names]
-            found, places = self.looked().pieces(cases, taken, fine=fine, digits=digits)
+            found, places = self.looked().pieces(cases, fine=fine, digits=digits)
         except FAILURES as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began

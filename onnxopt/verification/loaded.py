@@ -203,7 +203,7 @@ class Loaded(Original):
                 side = self._side(0)
                 _ = side.limits if plan.symbols else None
                 _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
-                if plan.conditions or plan.hides or may_hide(plan, sizes):
+                if plan.hides or may_hide(plan, sizes):
                     from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
 
                     self._program(0)

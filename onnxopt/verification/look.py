@@ -12,6 +12,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.compare import CODES, as_held
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.cones import outputs_behind
+from onnxopt.verification.coverage.conditions import idle
 from onnxopt.verification.coverage.decisions import (
     computed_otherwise,
     has_another_body,
@@ -98,15 +99,13 @@ class Look:
         round_results(skeleton.proto, self.held, CODES[dtype])
         self.b = self.b.inside(Program(skeleton))
 
-    def pieces(
-        self, cases: Sequence[Case], taken: Sequence[str] = (), *, fine: bool = False, digits: bool = False
-    ) -> tuple[Pieces, list[Place]]:
+    def pieces(self, cases: Sequence[Case], *, fine: bool = False, digits: bool = False) -> tuple[Pieces, list[Place]]:
         """Compare the second file with the first on the cases' inputs. Returns (pieces, places of faults).
 
-        taken: values of the first file that decide branches, with both branches taken; fine, digits: see `Replay`.
+        fine, digits: see `Replay`.
         """
         feeds = self._complete([case.feeds for case in cases])
-        return self._held(self.a, self.b, cases, feeds, taken, fine=fine, digits=digits)
+        return self._held(self.a, self.b, cases, feeds, fine=fine, digits=digits)
 
     def as_taken(self, cases: Sequence[Case], most: int) -> Pieces | None:
         """Compare, at most `most` cases at once, with taken branches in place of Ifs present in only one of the two.
@@ -127,7 +126,7 @@ class Look:
         parts: list[Pieces] = []
         for start in range(0, len(one.cases), most):
             some = one.cases[start : start + most]
-            found, places = self._held(one.a, one.b, [cases[k] for k in some], [feeds[k] for k in some], ())
+            found, places = self._held(one.a, one.b, [cases[k] for k in some], [feeds[k] for k in some])
             if places or not found.complete:
                 return None
             parts.append(found)
@@ -139,7 +138,6 @@ class Look:
         b: Runner,
         cases: Sequence[Case],
         feeds: Sequence[dict[str, Any]],
-        taken: Sequence[str],
         *,
         fine: bool = False,
         digits: bool = False,
@@ -148,10 +146,10 @@ class Look:
         how: dict[str, Any] = {"memory": self.options.memory, "seed": self.options.seed, "dtype": self.options.dtype}
         walk = Walk(a, b, feeds, types_of(feeds[0]), held=self.held, fine=fine, digits=digits, **how).run()
         pieces, names = walk.pieces, [case.name for case in cases]
-        pieces.cases = names
+        pieces.cases, pieces.idle = names, idle(walk)
         places = [place for fault in walk.faults for place in self._places(walk, fault, names, "main")]
         if not walk.unsettled or walk.faults:
-            self._add_unseen(walk, taken, pieces, places)
+            self._add_unseen(walk, pieces, places)
         else:
             pieces.note = f"output `{walk.unsettled[0]}` is computed differently"
         if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
@@ -163,11 +161,10 @@ class Look:
             _add_blanks(walk, pieces)
         return pieces, places
 
-    def _add_unseen(self, walk: Walk, taken: Sequence[str], pieces: Pieces, places: list[Place]) -> None:
+    def _add_unseen(self, walk: Walk, pieces: Pieces, places: list[Place]) -> None:
         """Add faults and gaps in parts that no case ran."""
         is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
-        parts = unseen(walk, taken, is_wrong=is_wrong)
-        for part in parts:
+        for part in unseen(walk, is_wrong=is_wrong):
             self._add_gap(part, pieces, places)
 
     def _add_gap(self, part: Gap, pieces: Pieces, places: list[Place]) -> None:
@@ -275,7 +272,7 @@ class Look:
         equal to the first if all pieces agree, with fewer nodes. Raises Failed.
         """
         feeds = self._complete([case.feeds for case, _ in cases])[: 1 if told else None]
-        found = [dict.fromkeys(outputs, 0.0) | (known or {}).get(case.name, {}) for case, _ in cases]
+        found = [{**dict.fromkeys(outputs, 0.0), **(known or {}).get(case.name, {})} for case, _ in cases]
         runner = self.b if of_result else self.a
         made = [o for o in outputs if o in runner.program.maker]
 

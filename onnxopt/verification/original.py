@@ -99,8 +99,7 @@ class Original:
             self.streamed, self.engine = True, self._stream(0)
         if self.steps and plan.stateful:  # onnxruntime would write into weights copied to several files
             self.engine = Evaluator(self.paths[0])
-        self.given_out = tuple(plan.conditions) if isinstance(self.engine, OnnxRuntime) else ()
-        self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.given_out)]
+        self.outputs = self.engine.outputs
         return Opened(self.engine.name, self.runtime.provider, self.refused, self.around())
 
     def _is_large(self, plan: Plan) -> bool:
@@ -109,7 +108,7 @@ class Original:
     def _load(self, plan: Plan) -> None:
         """Load the original into a session of its own. Raises Refused."""
         self.tell(f"loading {self.labels[0]}")
-        ask = (plan.conditions, plan.stateful, self.runtime, self.options.without, views(self.options)[0])
+        ask = (plan.stateful, self.runtime, self.options.without, views(self.options)[0])
         try:
             self.engine, self.refused = open_original(self.paths[0], *ask)
         except Refused as e:
@@ -164,13 +163,15 @@ class Original:
         self.base = self.base or case.dims
         if len(self.kept) >= KEPT:
             del self.kept[next(iter(self.kept))]
-        self.kept[recipe.name] = case, values[: len(self.outputs)]
-        return self._answer(recipe, case, values)
+        self.kept[recipe.name] = case, values
+        # Of each output, a summary of a few bytes.
+        shown = {name: evidence(v) for name, v in zip(self.outputs, values) if name not in case.feeds}
+        return Answer(CaseRecord(recipe.name, case.dims), recipe.proves, shown)
 
     def _is_enough(self, recipe: Recipe) -> bool:
         """Return whether a second case is unnecessary: much work, fixed sizes, no decisions."""
         p = self.planned
-        says_more = p.symbols or p.cuts or p.decides or p.steps or p.within or p.conditions or p.hides
+        says_more = p.symbols or p.cuts or p.decides or p.steps or p.within or p.hides
         return recipe == OWN[1] and not says_more and self.work > _ONCE
 
     @property
@@ -192,16 +193,6 @@ class Original:
         case, values = feed(run, plan, recipe, data, choices, seed, self.labels[0], self.search)
         case.dims = plan.fixed | case.dims
         return case, values
-
-    def _answer(self, recipe: Recipe, case: Case, values: Sequence[Any]) -> Answer:
-        """Return a summary of the outputs, a few bytes in size."""
-        given_out = zip(self.given_out, values[len(self.outputs) :], strict=True)
-        return Answer(
-            CaseRecord(recipe.name, case.dims),
-            recipe.proves,
-            {name: evidence(v) for name, v in zip(self.outputs, values) if name not in case.feeds},
-            {name: bool(v.any()) for name, v in given_out if name in self.planned.conditions},
-        )
 
     def _livelier(self, case: Case, values: list[Any], given: Mapping[str, Any]) -> tuple[Case, list[Any]]:
         """Return the case with inputs rescaled to make fewer outputs zero, empty or saturated."""
@@ -281,7 +272,7 @@ class Original:
             return True
         case, first = next(iter(self.kept.values()))
         times = _DRAWS if _numbers(first) < _TELLING else 1
-        return not any(differ(first, self._run_original(case.feeds)[: len(first)]) for _ in range(times))
+        return not any(differ(first, self._run_original(case.feeds)) for _ in range(times))
 
     @property
     def _foreign(self) -> Foreign:

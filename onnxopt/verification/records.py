@@ -100,7 +100,7 @@ class Pieces:
     worst: str = ""  # value with the largest difference of a piece
     worst_rel: float = 0.0  # relative to its range
     complete: bool = False  # every output is a cutpoint, or computed from cutpoints
-    branches: list[str] = field(default_factory=list)  # conditions with a single branch taken, and equal branches
+    idle: list[str] = field(default_factory=list)  # branches that inputs may take, and no case takes
     unseen: list[str] = field(default_factory=list)  # coverage gaps, in words
     shown: list[str] = field(default_factory=list)  # gaps that differ in a probe
     silent: list[str] = field(default_factory=list)  # gaps that agree in probes
@@ -133,7 +133,7 @@ class Pieces:
             blank=min(self.blank, other.blank),
             largest=max(self.largest, other.largest),
             complete=self.complete and other.complete,
-            branches=[name for name in self.branches if name in seen.branches],
+            idle=[name for name in self.idle if name in seen.idle],
             unseen=[*unseen, *shown],
             shown=shown,
             silent=[part for part in silent if part not in {*map(_part, unseen), *dead}],

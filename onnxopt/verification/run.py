@@ -29,19 +29,13 @@ def viewed(path: str, view: Callable[[Any], None]) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _behind(path: str, give: Sequence[str], runtime: Runtime) -> bytes:
-    """Return bytes to append to the model at `path`; readers of protobuf merge both.
+def _behind(path: str, runtime: Runtime) -> bytes:
+    """Return functions for operators unknown to the runtime, to append to the model at `path`.
 
-    Adds the values `give` as outputs, and functions for operators unknown to the runtime.
+    Readers of protobuf merge both.
     """
     defined = runtime.defines(path)
-    if not give:
-        return b"" if defined is None else bytes(defined.SerializeToString())
-    from onnx import ModelProto, ValueInfoProto
-
-    extra = ModelProto() if defined is None else defined
-    extra.graph.output.extend(ValueInfoProto(name=name) for name in give)
-    return bytes(extra.SerializeToString())
+    return b"" if defined is None else bytes(defined.SerializeToString())
 
 
 def with_weights_mapped(path: str) -> bytes | None:
@@ -91,9 +85,9 @@ class Called:
         return {self._back.get(name, name): value for name, value in feeds.items()} if self._back else feeds
 
 
-def _sources(path: str, give: Sequence[str], runtime: Runtime, *, may_map: bool) -> tuple[list[str | bytes], str]:
+def _sources(path: str, runtime: Runtime, *, may_map: bool) -> tuple[list[str | bytes], str]:
     """Return (equivalent sources of a file, folder of external data). may_map: map large weights."""
-    if behind := _behind(path, give, runtime):
+    if behind := _behind(path, runtime):
         whole = Path(path).read_bytes() + behind
         beside = folder_for(str(Path(path).absolute().parent), whole)
         source: str | bytes = whole
@@ -123,13 +117,12 @@ class OnnxRuntime:
         weights: Mapping[str, Any] | None = None,
         folder: Path | None = None,
         names: Mapping[str, str] | None = None,
-        give: Sequence[str] = (),
     ) -> None:
         """Load a file or a serialized model. Raises the runtime's errors.
 
         stateful: each run needs a new session, since training BatchNormalization writes into initializers. weights:
         arrays of external initializers of a serialized model; folder: directory of further external data. names: {file
-        name: name used here} of inputs and outputs. give: inner values of a file to output as well.
+        name: name used here} of inputs and outputs.
         """
         rt = onnxruntime()
         options = runtime.session_options()
@@ -138,7 +131,7 @@ class OnnxRuntime:
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
             options.add_external_initializers(list(weights), self._weights)
         if isinstance(model, str):
-            sources, beside = _sources(model, give, runtime, may_map=not stateful and runtime.provider == CPU)
+            sources, beside = _sources(model, runtime, may_map=not stateful and runtime.provider == CPU)
         else:
             sources, beside = [model], folder_for(str(folder), model) if folder is not None else ""
         if beside:
@@ -244,7 +237,6 @@ class Reference:
 
 def open_original(
     path: str,
-    give: Sequence[str],
     stateful: bool,
     runtime: Runtime,
     without: str = "",
@@ -252,17 +244,16 @@ def open_original(
 ) -> tuple[OnnxRuntime | Reference, str]:
     """Return (engine, refusal): onnxruntime and "", or the reference evaluator and why onnxruntime failed.
 
-    give: inner values output by onnxruntime as well; without: reason not to try onnxruntime; view: change made to the
-    model beforehand. Raises Refused if both fail.
+    without: reason not to try onnxruntime; view: change made to the model beforehand. Raises Refused if both fail.
     """
     source = path if view is None else viewed(path, view)
     if without:
         return Reference(source), without
     try:
         if isinstance(source, bytes):
-            source += _behind(path, give, runtime)
+            source += _behind(path, runtime)
             return OnnxRuntime(source, stateful=stateful, runtime=runtime, folder=Path(path).absolute().parent), ""
-        return OnnxRuntime(path, stateful=stateful, runtime=runtime, give=give), ""
+        return OnnxRuntime(path, stateful=stateful, runtime=runtime), ""
     except Exception as e:
         why = reason(e)
         if is_starved(e):  # a slower engine takes no less memory

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -76,7 +77,7 @@ class SecondLook:
             is_rough = verdict.status == DIFFERENT or failed is not None
             is_asked = self._is_asked(verdict, answers, found, is_rough=is_rough)
             wrong = _wrong(verdict, failed)
-            seen = self._seen(verdict, answers, wrong, found, is_asked=is_asked, is_rough=is_rough)
+            seen = self._seen(verdict, answers, wrong, is_asked=is_asked, is_rough=is_rough)
         except (Refused, OnnxOptError):
             raise
         except Exception as e:
@@ -89,7 +90,7 @@ class SecondLook:
             return True
         status = verdict.status
         settle(verdict, seen.pieces, seen.places, seen.noise)
-        if not is_asked and verdict.status == IN_PIECES:
+        if not (is_asked or seen.pieces.idle) and verdict.status == IN_PIECES:
             verdict.status = status
         return True
 
@@ -112,7 +113,7 @@ class SecondLook:
     def _is_asked(self, verdict: Verification, answers: Sequence[Answer], found: Proof, *, is_rough: bool) -> bool:
         """Return whether outputs are inconclusive. Before expensive work, the files are compared (`_alike`)."""
         by_caller = bool(self._options.pieces or self._options.dtype)
-        is_open = (self._plan.decides and not verdict.exact) or found.is_open
+        is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none)
         is_due = by_caller or is_rough or not self._runner.is_steady
         self.is_alike = not is_due and is_open and self._alike()
         self._may_be_alike = not is_due and not is_open
@@ -137,7 +138,6 @@ class SecondLook:
         verdict: Verification,
         answers: Sequence[Answer],
         wrong: Collection[str],
-        found: Proof,
         *,
         is_asked: bool,
         is_rough: bool,
@@ -145,41 +145,38 @@ class SecondLook:
         """Return the pieces, places and noise; None if not needed, or no case can be compared."""
         if self.is_alike:
             return None
-        is_deep = self._hides(answers, found)
-        all_ = verdict.pieces is not None or is_deep or self._redecides(answers)
+        is_deep = self._hides(answers)
+        all_ = verdict.pieces is not None or self._plan.hides or is_deep or self._redecides(answers)
         groups = _groups(verdict, answers, wrong, all_=all_)
         if not (is_asked or all_) or not (groups or verdict.pieces):
             return None
         if self._turns_out_alike(verdict):
             return None
-        pieces, places = self._in_groups(verdict.pieces, groups, found)
+        pieces, places = self._in_groups(verdict.pieces, groups)
         if not places:
-            pieces = self._with_gaps(pieces, answers, found, is_deep=is_deep)
-        return self._with_noise(
-            verdict, _Seen(pieces, places, {}), [*chain(*(group for group, _ in groups))], found, is_rough=is_rough
-        )
+            pieces = self._with_gaps(pieces, answers, is_deep=is_deep)
+        names = [*chain(*(group for group, _ in groups))]
+        return self._with_noise(verdict, _Seen(pieces, places, {}), names, is_rough=is_rough)
 
-    def _with_noise(
-        self, verdict: Verification, seen: _Seen, names: Sequence[str], found: Proof, *, is_rough: bool
-    ) -> _Seen:
+    def _with_noise(self, verdict: Verification, seen: _Seen, names: Sequence[str], *, is_rough: bool) -> _Seen:
         """Return the same with the noise, and cases beside these, if rounding may explain a difference."""
         pieces, places, noise = seen
         if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
             names = list(dict.fromkeys([*pieces.cases, *names]))
             noise = self._noise(verdict, names, decides=not pieces.complete)
             seen = _Seen(pieces, places, noise)
-        return self._beside(verdict, seen, found) if noise and not places else seen
+        return self._beside(verdict, seen) if noise and not places else seen
 
-    def _with_gaps(self, pieces: Pieces, answers: Sequence[Answer], found: Proof, *, is_deep: bool) -> Pieces:
+    def _with_gaps(self, pieces: Pieces, answers: Sequence[Answer], *, is_deep: bool) -> Pieces:
         """Return agreeing pieces with the gaps in parts that no case ran."""
         if is_deep and not pieces.complete:
-            why = f"parts that may not have run were not compared ({pieces.note})"
-            pieces.unseen = [*found.untaken.values(), why]
-        if pieces.complete and pieces.unseen and (self._plan.conditions or self._plan.hides):
-            return self._as_taken(answers) or pieces
+            pieces.unseen = [f"parts that may not have run were not compared ({pieces.note})"]
+        if pieces.complete and pieces.unseen and self._plan.hides:
+            taken = self._as_taken(answers)
+            return pieces if taken is None else replace(taken, idle=pieces.idle)
         return pieces
 
-    def _beside(self, verdict: Verification, seen: _Seen, found: Proof) -> _Seen:
+    def _beside(self, verdict: Verification, seen: _Seen) -> _Seen:
         """Return `seen`, or a closer comparison if the whole differs far beyond noise while pieces agree."""
         noise = max(largest(seen.noise).values(), default=math.inf)
         if not self._options.dtype:  # a flipped decision, or a wrong channel negligible beside a larger channel
@@ -188,25 +185,23 @@ class SecondLook:
             is_far = verdict.worst_rel > _LOSS * (noise or math.inf) and not could_jump(self._plan)
             is_far = is_far and self._options.dtype == "float16"
         if is_far:
-            pieces, places = self._closer(verdict, found.taken, digits=bool(self._options.dtype))
+            pieces, places = self._closer(verdict, digits=bool(self._options.dtype))
             return _Seen(pieces, places, seen.noise) if places else seen
         return seen
 
-    def _in_groups(
-        self, pieces: Pieces | None, groups: Sequence[tuple[list[str], bool]], found: Proof
-    ) -> tuple[Pieces, list[Place]]:
+    def _in_groups(self, pieces: Pieces | None, groups: Sequence[tuple[list[str], bool]]) -> tuple[Pieces, list[Place]]:
         """Compare groups of cases in pieces until a fault is found; join with the known pieces."""
         places: list[Place] = []
         for group, proves in groups:
             self._runner.hold(group)
-            other, places = self._judge.pieces(group, found.taken)
+            other, places = self._judge.pieces(group)
             pieces = other if pieces is None else pieces.joined(other, proves=proves)
             if places:
                 break
         assert pieces is not None
         return pieces, places
 
-    def _closer(self, verdict: Verification, taken: Sequence[str], *, digits: bool) -> tuple[Pieces, list[Place]]:
+    def _closer(self, verdict: Verification, *, digits: bool) -> tuple[Pieces, list[Place]]:
         """Compare again, each channel relative to its own range, on the cases with most elements.
 
         digits: look for values with too few digits in the narrower type instead, in the case with the largest
@@ -219,7 +214,7 @@ class SecondLook:
             cases.sort(key=lambda c: -sum(math.prod(o.shape) for o in c.outputs))
             names = [c.name for c in cases[:_CASES_TOGETHER]]
         self._runner.hold(names)
-        return self._judge.pieces(names, taken, digits, not digits)
+        return self._judge.pieces(names, digits, not digits)
 
     def _as_taken(self, answers: Sequence[Answer]) -> Pieces | None:
         """Compare with taken branches in place of Ifs. Returns None if gaps remain."""
@@ -232,11 +227,10 @@ class SecondLook:
         self._runner.hold(names)
         return [self._judge.kept[name][0] for name in names]
 
-    def _hides(self, answers: Sequence[Answer], found: Proof) -> bool:
-        """Return whether differing parts may exist that no case ran, besides known untaken branches."""
-        is_seen = not self._plan.hides and {*found.taken, *found.untaken}.issuperset(self._plan.conditions)
+    def _hides(self, answers: Sequence[Answer]) -> bool:
+        """Return whether differing parts may exist that no case ran."""
         with contextlib.suppress(OSError, ValueError):  # reported when run
-            return bool(answers) and (not is_seen or self._runner.job.foreign) and self._judge.looked().hides()
+            return bool(answers) and (self._plan.hides or self._runner.job.foreign) and self._judge.looked().hides()
         return False
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:

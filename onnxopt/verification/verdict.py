@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,7 +13,7 @@ from onnxopt.verification.compare import proves_nothing
 from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer, Opened
-from onnxopt.verification.model.facts import always_empty, possible_truths
+from onnxopt.verification.model.facts import always_empty
 from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pieces, Place, Verification
 from onnxopt.verification.rounding import NOTHING
 
@@ -221,7 +220,7 @@ def is_unexplained(verdict: Verification, plan: Plan, *, narrow: bool = False) -
 
 
 # -- coverage of the cases --------------------------------------------------------------------------------
-# Independent of any result: variation of the original's outputs, and branches taken.
+# Independent of any result: variation of the original's outputs.
 
 _PROVES_NOTHING: Final = "all cases have zeros, ones or a batch of one, on which wrong results agree as well"
 
@@ -230,13 +229,7 @@ class Proof(NamedTuple):
     """Why the cases prove little."""
 
     weak: dict[str, str]  # reason, by output
-    untaken: dict[str, str]  # reason, by condition
-    taken: list[str]  # conditions with both branches taken
     none: str = ""  # why no case proves anything, or ""
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.weak or self.none or self.untaken)
 
 
 def proof(
@@ -250,11 +243,8 @@ def proof(
     ran = [a for a in answers if a.evidence]
     found = [a for a in ran if a.proves]
     if not plan.inputs or not ran:
-        return Proof({}, {}, [])
-    if not found:
-        return Proof({}, {}, [], _PROVES_NOTHING)
-    answers = [a for a in answers if a.proves]
-    return Proof(_unless_empty(_weak(found, fixed), files, called), *_branches(files[0], answers))
+        return Proof({})
+    return Proof(_unless_empty(_weak(found, fixed), files, called)) if found else Proof({}, _PROVES_NOTHING)
 
 
 def _weak(found: Sequence[Answer], fixed: bool) -> dict[str, str]:
@@ -263,21 +253,6 @@ def _weak(found: Sequence[Answer], fixed: bool) -> dict[str, str]:
     names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
     why = {name: proves_nothing([a.evidence[name] for a in found], fixed) for name in names}
     return {name: f"output `{name}` {said}" for name, said in why.items() if said}
-
-
-def _branches(original: Path, answers: Sequence[Answer]) -> tuple[dict[str, str], list[str]]:
-    """Return ({condition: branch never taken, in words}, conditions with both branches taken)."""
-    branches: dict[str, set[bool]] = {}
-    for name, taken in chain.from_iterable(answer.branches.items() for answer in answers):
-        branches.setdefault(name, set()).add(taken)
-    missing = {name: not known.pop() for name, known in branches.items() if len(known) == 1}
-    both = [name for name in branches if name not in missing]
-    if missing:
-        with contextlib.suppress(Exception):  # inference is no source of verdicts
-            possible = possible_truths(original)
-            missing = {name: truth for name, truth in missing.items() if truth in possible.get(name, ())}
-    names = {True: "then", False: "else"}
-    return {name: f"the {names[truth]} branch on `{name}` was never taken" for name, truth in missing.items()}, both
 
 
 def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ not. Bodies that cannot be compared, or give only blank results, are reported.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from onnx import NodeProto
@@ -27,22 +27,22 @@ _MAX_NESTED_PARTS: Final = 4  # nested parts for which several counterparts are 
 _MAX_OTHERS: Final = 4  # candidates for the counterpart of a renamed node, on either side
 
 
-def unseen(walk: Walk, taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool) -> Iterator[Gap]:
+def unseen(walk: Walk, scope: str = "main", *, is_wrong: bool) -> Iterator[Gap]:
     """Yield the coverage gaps and faults in parts of A not run by any case, in a main graph or walked body.
 
-    taken: conditions with both branches taken in further cases; scope: path of B's nodes; is_wrong: a fault is known,
-    so gaps besides hidden parts are left out, as they accuse nothing.
+    scope: path of B's nodes; is_wrong: a fault is known, so gaps besides hidden parts are left out, as they accuse
+    nothing.
     """
-    yield from _hidden(walk, taken, scope, is_wrong=is_wrong)
+    yield from _hidden(walk, scope, is_wrong=is_wrong)
     if is_wrong:
         return
-    for value, other in _indistinct(walk, taken):
+    for value, other in _indistinct(walk):
         why = f"only one of the models computes `{value}` from `{other}`"
         yield Gap(f"{why}, and no case has other numbers in the operand of the other model")
     yield from gaps(walk)
 
 
-def _hidden(walk: Walk, taken: Collection[str], scope: str, *, is_wrong: bool) -> Iterator[Gap]:
+def _hidden(walk: Walk, scope: str, *, is_wrong: bool) -> Iterator[Gap]:
     """Yield gaps in parts of nodes without equal node in B."""
     hiding = walk.a.hiding
     decided = sorted({*walk.a.deciding}.difference(hiding))  # all parts run, which proves little about a decision
@@ -53,7 +53,7 @@ def _hidden(walk: Walk, taken: Collection[str], scope: str, *, is_wrong: bool) -
     for i in sorted(different):
         found = _Node(walk, i, scope, is_wrong=is_wrong)
         known |= found.covered
-        yield from found.unseen(all_taken=i in decided or _has_taken(walk.a.nodes[i], taken))
+        yield from found.unseen(all_taken=i in decided)
     yield from _decided_in_one(walk, {i: j for i, j in counterparts.items() if i not in different})
     yield from _only_in_b(walk.b, [walk.b.nodes[j] for j in new if j not in known])
 
@@ -76,11 +76,6 @@ def _only_in_b(program: Program, nodes: Iterable[NodeProto]) -> Iterator[Gap]:
     for node in nodes:
         if is_open(program, node) or node.op_type not in _DECIDED:
             yield Gap(f"only one of the models has the {label_of(node)} that makes `{first_of(node)}`")
-
-
-def _has_taken(node: NodeProto, taken: Collection[str]) -> bool:
-    """Return whether further cases took both branches of an If."""
-    return node.op_type == "If" and node.input[0] in taken
 
 
 def _decides_more(walk: Walk, x: NodeProto, y: NodeProto) -> bool:
@@ -141,7 +136,7 @@ class _Node:
         return {self.counterpart if is_held else None}.union(*(around.in_place for around in arounds))
 
     def unseen(self, *, all_taken: bool) -> Iterator[Gap]:
-        """Yield the gaps and faults in the node's parts. `all_taken`: further cases run all parts."""
+        """Yield the gaps and faults in the node's parts. `all_taken`: all parts run."""
         if not self._bodies:  # a function with different opsets
             function = self._walk.a.skeleton.functions.of(self._node)
             yield from self._closed(function.node if function is not None else ())
@@ -201,7 +196,7 @@ class _Node:
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Gap]:
         if walk is not None and walk.enclosing is not None:
-            return unseen(walk, (), walk.enclosing.scope(self._scope), is_wrong=self._is_wrong)
+            return unseen(walk, walk.enclosing.scope(self._scope), is_wrong=self._is_wrong)
         return self._closed(self._bodies[name].node)
 
     def _turns_alike(self, name: str) -> bool:
@@ -229,13 +224,14 @@ class _Node:
 # -- values that no case distinguishes -------------------------------------------------------------------
 
 
-def _indistinct(walk: Walk, taken: Collection[str]) -> Iterator[tuple[str, str]]:
+def _indistinct(walk: Walk) -> Iterator[tuple[str, str]]:
     """Yield (value, result read by only one model).
 
     Two Ifs with an untaken branch may agree in all cases. A value that reads the first in A and the second in B agrees
     too, which proves nothing.
     """
-    half, a = _half_run(walk, taken), walk.a
+    a = walk.a
+    half = [i for i in a.hiding if not _runs_whole(walk, a.nodes[i])]  # with parts that no case ran
     if not half:
         return
     numbers = walk.sameness.numbers(half)
@@ -243,12 +239,6 @@ def _indistinct(walk: Walk, taken: Collection[str]) -> Iterator[tuple[str, str]]
         other = _read_by_one(walk, value, numbers)
         if any(is_open(a, a.nodes[a.maker[name]]) for name in other):
             yield value, other[0]
-
-
-def _half_run(walk: Walk, taken: Collection[str]) -> list[int]:
-    """Return the nodes of A with parts that no case ran."""
-    open_ = (i for i in walk.a.hiding if not _has_taken(walk.a.nodes[i], taken))
-    return [i for i in open_ if not _runs_whole(walk, walk.a.nodes[i])]
 
 
 def _runs_whole(walk: Walk, node: NodeProto) -> bool:

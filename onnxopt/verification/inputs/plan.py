@@ -128,8 +128,7 @@ class Plan:
     inputs: list[InputSpec] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of all inputs, including overridable initializers
     overridable: dict[str, Any] = field(default_factory=dict)  # initializers that are also inputs, with default values
-    conditions: list[str] = field(default_factory=list)  # values that decide an If in the main graph
-    hides: bool = False  # further parts may not run, depending on data
+    hides: bool = False  # some part may not run, depending on data
     random: bool = False  # draws random numbers
     stateful: bool = False  # runs change weights
     narrow: bool = False  # an input or output has a type unknown to numpy

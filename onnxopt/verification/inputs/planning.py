@@ -27,8 +27,6 @@ from onnxopt.verification.model.decisions import (
     MAY_DECIDE,
     Changing,
     Deciding,
-    conditions,
-    hides,
     is_fixed,
     is_random_model,
 )
@@ -132,9 +130,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
     if not ops.isdisjoint(("If", "Loop")):
-        can_change = Changing(graph, functions=proto.functions)
-        plan.conditions = conditions(graph, can_change)
-        plan.hides = hides(graph, can_change, plan.conditions)
+        plan.hides = Changing(graph, proto.functions).hides
     return plan
 
 

@@ -108,6 +108,11 @@ class Changing(Forward[int]):
         self.walk(graph)
 
     @property
+    def hides(self) -> bool:
+        """Whether some part may not run, or a loop may end, depending on data."""
+        return bool(self.open or self.turning)
+
+    @property
     def values(self) -> set[str]:
         """The values with elements that depend on inputs or draws."""
         return {name for name, fact in self.facts.items() if fact & ELEMENTS}
@@ -268,15 +273,3 @@ class Deciding(Forward[int]):
 
 def _may_be_floats(kind: TypeProto) -> bool:
     return kind.tensor_type.elem_type in _FLOAT_CODES or kind.HasField("sequence_type")
-
-
-def conditions(graph: GraphProto, found: Changing) -> list[str]:
-    """Return the changeable conditions of Ifs of the main graph, except inputs and outputs of the graph."""
-    deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in STANDARD}
-    return sorted((deciding & found.values).difference(i.name for i in (*graph.input, *graph.output)))
-
-
-def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> bool:
-    """Return whether some part may not run, or a loop may end, depending on data, besides branches on `given_out`."""
-    seen = {n.output[0] for n in graph.node if n.op_type == "If" and n.input[0] in given_out}
-    return bool(found.open - seen or found.turning)

@@ -293,18 +293,6 @@ def _widened(kind: ElementType, fact: Range) -> tuple[float, float]:
 # -- of a file --------------------------------------------------------------------------------------------
 
 
-def possible_truths(path: Path) -> dict[str, set[bool]]:
-    """Return {condition of an If of the main graph: values that it may have}, without the value if always the same.
-
-    Inference and facts take longer than `Changing` alone, and are used only for conditions with a branch not taken.
-    """
-    model = Skeleton(path).proto
-    found, possible = can_change(model), dict[str, set[bool]]()
-    for node in (n for n in model.graph.node if n.op_type == "If" and n.domain in STANDARD):
-        possible.setdefault(node.input[0], set()).update(found.possible(first_of(node)))
-    return possible
-
-
 def always_empty(path: Path) -> set[str]:
     """Return the outputs of a file without elements for any inputs, according to shape inference.
 
