@@ -12,21 +12,13 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.compare import CODES, as_held
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.cones import outputs_behind
-from onnxopt.verification.coverage.conditions import idle
-from onnxopt.verification.coverage.decisions import (
-    computed_otherwise,
-    has_another_body,
-    hides_otherwise,
-    is_decided_otherwise,
-    made_otherwise,
-    upstream,
-)
 from onnxopt.verification.coverage.gaps import Gap, changed_blanks, have_other_points, unproven_blanks, unreached
 from onnxopt.verification.coverage.traces import Trace, traces
-from onnxopt.verification.coverage.unseen import unseen
+from onnxopt.verification.coverage.unseen import unseen, untaken
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.inputs.windows import have_few_rows
+from onnxopt.verification.model.decisions import Changing
 from onnxopt.verification.model.views import views
 from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
@@ -146,7 +138,7 @@ class Look:
         how: dict[str, Any] = {"memory": self.options.memory, "seed": self.options.seed, "dtype": self.options.dtype}
         walk = Walk(a, b, feeds, types_of(feeds[0]), held=self.held, fine=fine, digits=digits, **how).run()
         pieces, names = walk.pieces, [case.name for case in cases]
-        pieces.cases, pieces.idle = names, idle(walk)
+        pieces.cases, pieces.untaken = names, untaken(walk)
         places = [place for fault in walk.faults for place in self._places(walk, fault, names, "main")]
         if not walk.unsettled or walk.faults:
             self._add_unseen(walk, pieces, places)
@@ -208,24 +200,13 @@ class Look:
         return a.outputs == b.outputs and all(sameness.are_made_alike(o, o) for o in a.outputs)
 
     def hides(self) -> bool:
-        """Return whether parts that may not run differ between the files."""
-        return hides_otherwise(Pairs(self.a.program, self.b.program))
+        """Return whether inputs decide which parts of the second file run."""
+        proto = self.b.program.skeleton.proto
+        return Changing(proto.graph, proto.functions).hides
 
-    def redecides(self, sizes: Sequence[Mapping[str, int]]) -> bool:
-        """Return whether the files differ in a decision, or in values that a Relu may mute in all of a few rows.
-
-        Decisions are non-float ones, steps, and bodies that decide. sizes: of dims, by case.
-        """
-        pairs = Pairs(self.a.program, self.b.program)
-        sameness = pairs.by_name  # shared, as value numbers are cached
-        plan = self.plan
-        if any(made_otherwise(pairs, upstream(pairs, plan.decisions), sameness)):
-            return True
-        if is_decided_otherwise(pairs, plan.decisions, sameness) or has_another_body(pairs, plan.within, sameness):
-            return True
-        if any(computed_otherwise(pairs, upstream(pairs, plan.steps), sameness)):
-            return True
-        return have_few_rows(self.a.program.skeleton.proto, [*computed_otherwise(pairs, plan.muted, sameness)], sizes)
+    def has_few_rows(self, sizes: Sequence[Mapping[str, int]]) -> bool:
+        """Return whether a Relu of the first file may mute a channel in all of a few rows. sizes: of dims, by case."""
+        return have_few_rows(self.a.program.skeleton.proto, self.plan.muted, sizes)
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

@@ -171,7 +171,7 @@ class Original:
     def _is_enough(self, recipe: Recipe) -> bool:
         """Return whether a second case is unnecessary: much work, fixed sizes, no decisions."""
         p = self.planned
-        says_more = p.symbols or p.cuts or p.decides or p.steps or p.within or p.hides
+        says_more = p.symbols or p.cuts or p.decides or p.hides
         return recipe == OWN[1] and not says_more and self.work > _ONCE
 
     @property

@@ -100,7 +100,8 @@ class Pieces:
     worst: str = ""  # value with the largest difference of a piece
     worst_rel: float = 0.0  # relative to its range
     complete: bool = False  # every output is a cutpoint, or computed from cutpoints
-    idle: list[str] = field(default_factory=list)  # branches that inputs may take, and no case takes
+    untaken: dict[str, str] = field(default_factory=dict)  # {branch that no case takes, in words: its condition}
+    branches: list[str] = field(default_factory=list)  # conditions with a single branch taken, and equal branches
     unseen: list[str] = field(default_factory=list)  # coverage gaps, in words
     shown: list[str] = field(default_factory=list)  # gaps that differ in a probe
     silent: list[str] = field(default_factory=list)  # gaps that agree in probes
@@ -133,7 +134,7 @@ class Pieces:
             blank=min(self.blank, other.blank),
             largest=max(self.largest, other.largest),
             complete=self.complete and other.complete,
-            idle=[name for name in self.idle if name in seen.idle],
+            untaken={why: name for why, name in self.untaken.items() if why in seen.untaken},
             unseen=[*unseen, *shown],
             shown=shown,
             silent=[part for part in silent if part not in {*map(_part, unseen), *dead}],

@@ -90,7 +90,9 @@ class SecondLook:
             return True
         status = verdict.status
         settle(verdict, seen.pieces, seen.places, seen.noise)
-        if not (is_asked or seen.pieces.idle) and verdict.status == IN_PIECES:
+        if seen.pieces.complete:
+            seen.pieces.branches = [c for why, c in seen.pieces.untaken.items() if why not in seen.pieces.unseen]
+        if not (is_asked or seen.pieces.untaken) and verdict.status == IN_PIECES:
             verdict.status = status
         return True
 
@@ -145,10 +147,10 @@ class SecondLook:
         """Return the pieces, places and noise; None if not needed, or no case can be compared."""
         if self.is_alike:
             return None
-        is_deep = self._hides(answers)
-        all_ = verdict.pieces is not None or self._plan.hides or is_deep or self._redecides(answers)
+        is_deep = self._hides()
+        all_ = verdict.pieces is not None or is_deep or self._may_decide(answers)
         groups = _groups(verdict, answers, wrong, all_=all_)
-        if not (is_asked or all_) or not (groups or verdict.pieces):
+        if not (is_asked or (all_ and answers)) or not (groups or verdict.pieces):
             return None
         if self._turns_out_alike(verdict):
             return None
@@ -173,7 +175,7 @@ class SecondLook:
             pieces.unseen = [f"parts that may not have run were not compared ({pieces.note})"]
         if pieces.complete and pieces.unseen and self._plan.hides:
             taken = self._as_taken(answers)
-            return pieces if taken is None else replace(taken, idle=pieces.idle)
+            return pieces if taken is None else replace(taken, untaken=pieces.untaken)
         return pieces
 
     def _beside(self, verdict: Verification, seen: _Seen) -> _Seen:
@@ -227,17 +229,17 @@ class SecondLook:
         self._runner.hold(names)
         return [self._judge.kept[name][0] for name in names]
 
-    def _hides(self, answers: Sequence[Answer]) -> bool:
-        """Return whether differing parts may exist that no case ran."""
+    def _hides(self) -> bool:
+        """Return whether inputs decide which parts of a model run; asked of a foreign result as well."""
         with contextlib.suppress(OSError, ValueError):  # reported when run
-            return bool(answers) and (self._plan.hides or self._runner.job.foreign) and self._judge.looked().hides()
+            return self._plan.hides or (self._runner.job.foreign and self._judge.looked().hides())
         return False
 
-    def _redecides(self, answers: Sequence[Answer]) -> bool:
+    def _may_decide(self, answers: Sequence[Answer]) -> bool:
         """Return whether decisions, or channels muted in few rows, may hide a difference."""
         sizes = [a.case.dims for a in answers if a.proves]
         with contextlib.suppress(OSError, ValueError):
-            return bool(answers) and may_hide(self._plan, sizes) and self._judge.looked().redecides(sizes)
+            return may_hide(self._plan, sizes) and (self._plan.decides or self._judge.looked().has_few_rows(sizes))
         return False
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:

@@ -12,14 +12,12 @@ import pytest
 from onnx import ModelProto, helper, parser
 
 from onnxopt.verification import EQUAL, VerifyOptions
-from onnxopt.verification.coverage.decisions import is_decided_otherwise
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import Job
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program
 from tests.steps import lines_executed
@@ -135,7 +133,7 @@ def judged(original: Path, result: Path) -> None:
     judge.original(OWN[0], Data({}))
     assert judge.result(str(result), VerifyOptions()) == ""
     assert [judge.compare(name, {}).status for name in names] == [EQUAL]
-    judge.pieces(names, ())
+    judge.pieces(names)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -146,17 +144,6 @@ def test_the_steps_per_node_stay_flat(family: str, tmp_path: Path) -> None:
         for model, path in zip(FAMILIES[family](count), paths):
             onnx.save(model, path)
         steps.append(lines_executed(lambda: judged(*paths)))
-    assert steps[2] / steps[1] < MOST
-
-
-def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
-    steps = []
-    for count in (1, SMALL, LARGE):
-        onnx.save(decisions(count), tmp_path / "m.onnx")
-        program = Program(Skeleton(tmp_path / "m.onnx"))
-        pairs, names = Pairs(program, program), [f"g{i}" for i in range(count)]
-        sameness = pairs.by_name
-        steps.append(lines_executed(lambda: is_decided_otherwise(pairs, names, sameness)))  # noqa: B023  it is called at once
     assert steps[2] / steps[1] < MOST
 
 

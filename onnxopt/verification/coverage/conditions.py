@@ -60,14 +60,6 @@ def taken(walk: Walk, node: NodeProto, case: int) -> str:
     return "" if truth is None else BRANCHES[not truth]
 
 
-def idle(walk: Walk) -> list[str]:
-    """Return the branches of A on computed conditions that inputs may take, and no case takes."""
-    a = walk.a
-    ifs = [n for n in (a.nodes[i] for i in a.hiding) if n.op_type == "If" and n.input[0] in a.maker]
-    left = [(n, name) for n in ifs for name in bodies(n) if not runs(walk, n, name)]
-    return [f"{n.input[0]} {name}" for n, name in left if is_open(a, n) and not is_never(a, n, name)]
-
-
 def holds(walk: Walk, condition: str, case: int) -> bool | None:
     """Return whether a condition of A is true, or a trip count positive, in a case; None if released."""
     a = walk.a

@@ -1,4 +1,4 @@
-"""Differences between the files in decisions, found before any run, and values computed from a constant decision."""
+"""Values computed from a decision that is constant in all cases."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from onnx import NodeProto
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.cones import Cone, made_of, tensors
 from onnxopt.verification.coverage.probe import Known, changing_values, differs, elsewhere
-from onnxopt.verification.model.nodes import deciding_of, int_of
+from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.operators import GIVE_OTHERS, having
-from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.rounding import Draws
@@ -133,62 +132,3 @@ def _rows_of(program: Program, node: NodeProto) -> int:
     dims = program.constants[node.input[0]].dims if node.input[0] in program.constants else [0]
     axis = -1 if node.op_type == "ArrayFeatureExtractor" else int_of(node, "axis")
     return int(dims[axis]) if -len(dims) <= axis < len(dims) else 0
-
-
-# -- differences between the files ------------------------------------------------------------------------
-
-# Operators that move numbers, or compute from sizes: no step hides a fault in these.
-_PLACES: Final = having("moves", "measures", "picks", "fills") - having("retypes", "drops") | {"Constant"}
-
-
-def upstream(pairs: Pairs, values: Sequence[str]) -> list[str]:
-    """Return the values of A upstream of `values`, of those that B makes."""
-    return pairs.a.made(pairs.a.cone([v for v in values if v in pairs.by_original], ()))
-
-
-def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str], sameness: Sameness) -> bool:
-    """Return whether B computes any value downstream of `decisions` (of A) differently."""
-    return any(made_otherwise(pairs, made_of(pairs.a, decisions, pairs.by_original, HANDS_ON)[1], sameness))
-
-
-def made_otherwise(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> Iterator[str]:
-    """Yield the values of A, among `made`, that B computes differently."""
-    return (pairs.of[v] for v in pairs.made_from([*made]) if not sameness.is_made_alike(v))
-
-
-def computed_otherwise(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> Iterator[str]:
-    """Yield the values of A, among `made`, that B computes differently, not only moved."""
-    a, b = pairs.a, pairs.b
-    for value in made_otherwise(pairs, made, sameness):
-        mine, theirs = a.cone([value], pairs.by_original), b.cone([pairs.by_original[value]], pairs.of)
-        if any(n.op_type not in _PLACES for n in (*(a.nodes[i] for i in mine), *(b.nodes[i] for i in theirs))):
-            yield value
-
-
-def has_another_body(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> bool:
-    """Return whether different nodes or bodies make `made` in B."""
-    nodes = [pairs.a.maker[name] for name in made if name in pairs.a.maker]
-    return bool(nodes) and bool(sameness.changed(nodes, ())[0])
-
-
-def hides_otherwise(pairs: Pairs) -> bool:
-    """Return whether parts that may not run differ. Equal names are assumed to be equal values."""
-    sameness = pairs.by_name
-    if any(sameness.changed(pairs.a.hiding, pairs.b.hiding)):
-        return True
-    made = pairs.a.made(_only_inside(pairs.a))
-    deciding = (name for j in pairs.b.hiding for name in deciding_of(pairs.b.nodes[j]) if name in pairs.of)
-    return any(not sameness.is_made_alike(value) for value in (*pairs.made_from(made), *deciding))
-
-
-def _only_inside(program: Program) -> set[int]:
-    """Return the nodes whose results are read only by parts that may not run."""
-    parts, found = set(program.hiding), set[int]()
-    stack = [program.maker[o] for o in program.outputs if o in program.maker]
-    while stack:
-        i = stack.pop()
-        if i not in found:
-            found.add(i)
-            reads = program.nodes[i].input if i in parts else program.reads[i]
-            stack += [program.maker[r] for r in reads if r in program.maker]
-    return set(program.cone(program.outputs, ())) - found

@@ -89,6 +89,18 @@ def _is_settled(walk: Walk) -> bool:
     return not (walk.faults or walk.unsettled)
 
 
+def untaken(walk: Walk) -> dict[str, str]:
+    """Return {branch of A that no case takes, in words: its condition}, for computed conditions that may change."""
+    a = walk.a
+    ifs = [n for n in (a.nodes[i] for i in a.hiding) if n.op_type == "If" and n.input[0] in a.maker]
+    left = [(n, name) for n in ifs for name in bodies(n) if not runs(walk, n, name)]
+    return {_never_taken(n, name): n.input[0] for n, name in left if is_open(a, n) and not is_never(a, n, name)}
+
+
+def _never_taken(node: NodeProto, branch: str) -> str:
+    return f"the {branch.removesuffix('_branch')} branch on `{node.input[0]}` was never taken"
+
+
 class _Node:
     """A node of A with parts that may not run, directly or in a function.
 
@@ -210,7 +222,7 @@ class _Node:
 
     def _why(self, name: str) -> str:
         if self._node.op_type == "If":
-            return f"the {name.removesuffix('_branch')} branch on `{self._node.input[0]}` was never taken"
+            return _never_taken(self._node, name)
         return f"the body of the loop that makes `{self._first}` was never run"
 
     def _closed(self, nodes: Iterable[NodeProto]) -> Iterator[Gap]:

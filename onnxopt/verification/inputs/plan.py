@@ -135,9 +135,6 @@ class Plan:
     cuts: bool = False  # has an operator that only changes large values
     mutes: bool = False  # has a Relu after a matrix product, which may mute a channel in all rows by chance
     decides: bool = False  # has a decision on floats
-    decisions: list[str] = field(default_factory=list)  # non-float results of decisions
-    steps: list[str] = field(default_factory=list)  # stepped results of decisions
-    within: list[str] = field(default_factory=list)  # first results of nodes with either in bodies
     muted: list[str] = field(default_factory=list)  # values a Relu may mute in few rows
     bytes: int = 0  # of weights
     nodes: int = 0  # in the main graph

@@ -146,9 +146,7 @@ def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[Tens
 def _add_operators(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], ops: frozenset[str]) -> None:
     """Set the properties that follow from operators which decide, mute or cut off values."""
     if not ops.isdisjoint(MAY_DECIDE):
-        deciding = Deciding(graph, functions)
-        plan.decides = bool(deciding.nodes)
-        plan.decisions, plan.steps, plan.within = deciding.others, deciding.steps, deciding.within
+        plan.decides = Deciding(graph, functions).found
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))

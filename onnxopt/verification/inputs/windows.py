@@ -344,8 +344,9 @@ def are_few(rows: Iterable[int]) -> bool:
 
 def may_hide(plan: Plan, sizes: Sequence[Mapping[str, int]]) -> bool:
     """Return whether decisions, or channels muted in few rows, may hide a difference. `sizes`: of dims, by case."""
-    is_muted = bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
-    return bool(plan.decisions or plan.steps or plan.within or is_muted)
+    return plan.decides or (
+        bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
+    )
 
 
 def least_rows(shape: Sequence[int]) -> int:

@@ -203,7 +203,6 @@ def _has_shape(given: ValueInfoProto) -> bool:
 # -- decisions --------------------------------------------------------------------------------------------
 
 _DECIDING: Final = having("jumps")
-_STEPPED: Final = having("steps")
 _FLOAT: Final = 1
 _OPEN: Final = 2
 _FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
@@ -226,28 +225,12 @@ class Deciding(Forward[int]):
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
         super().__init__()
-        self.nodes: list[NodeProto] = []  # nodes of the main graph that decide, or may in bodies or a function
+        self.found = False  # a node of the main graph decides, or may in bodies or a function
         self._within = {f.name: operator_names(f.node) for f in functions}
         self.facts.update((i.name, _OPEN | _FLOAT * _may_be_floats(i.type)) for i in graph.input)
         for tensor in graph.initializer:
             self.facts[tensor.name] = self.facts.get(tensor.name, 0) | _FLOAT * (tensor.data_type in _FLOAT_CODES)
         self.follow(graph.node)
-
-    @property
-    def others(self) -> list[str]:
-        """Return the non-float results of decisions in the main graph: comparisons, indices of maxima."""
-        found = [n.output[0] for n in self.nodes if n.op_type in GIVE_OTHERS]
-        return found + [n.output[1] for n in self.nodes if n.op_type == "TopK" and len(n.output) > 1 and n.output[1]]
-
-    @property
-    def steps(self) -> list[str]:
-        """Return the results of decisions that are stepped floats."""
-        return [n.output[0] for n in self.nodes if n.op_type in _STEPPED]
-
-    @property
-    def within(self) -> list[str]:
-        """Return the first results of nodes with possible decisions in bodies or a function."""
-        return [first_of(n) for n in self.nodes if not is_decision(n) and n.op_type != "Cast"]
 
     def join(self, a: int, b: int) -> int:
         return a | b
@@ -266,8 +249,7 @@ class Deciding(Forward[int]):
             decides = not floats
         elif kind == "Constant":
             floats = (tensor := held(node)) is not None and tensor.data_type in _FLOAT_CODES
-        if every == _FLOAT | _OPEN and decides:
-            self.nodes.append(node)
+        self.found |= every == _FLOAT | _OPEN and decides
         return [(every & _OPEN) | _FLOAT * floats] * len(node.output)
 
 
