@@ -257,10 +257,10 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     everywhere, since runtimes fold them on loading.
     """
     graph = value.graph
-    loading = _loading(graph.model)
-    if loading is None or (graph.owner is None and not graph.owners and not loading.watched):
+    if graph.owner is None and not graph.owners and not graph.by_op.get("PRelu"):
         return False
-    return loading.is_refused(value, given, readers)
+    loading = _loading(graph.model)
+    return loading is not None and loading.is_refused(value, given, readers)
 
 
 def is_told_more(value: Value, other: Value) -> bool:
@@ -278,16 +278,11 @@ def told(value: Value) -> Shape | None:
     return types.shape(value) if loading is None else loading.told(value)
 
 
-def look_ahead(model: Model) -> None:
-    """Record the present knowledge of runtimes, before onnxopt learns more."""
-    _loading(model)
-
-
 def divides_by_zero(graph: Graph, nodes: Iterable[Node]) -> bool:
     """Whether any node, to be inserted into a body, divides integers by a constant with a zero."""
     if graph.owner is None:
         return False
-    from onnxopt.analysis.loading import is_by_zero
+    from onnxopt.analysis.loading_types import is_by_zero
 
     return any(is_by_zero(n, {}) for n in nodes if n.op in ("Div", "Mod"))
 
@@ -300,8 +295,6 @@ def _loading(model: Model) -> Loading | None:
         model.analyses[_LOADING] = None
         return None
     from onnxopt.analysis.loading import Loading
-    from onnxopt.analysis.loading_watch import watch
 
-    begun = model.analyses[_LOADING] = Loading(1000 + 4 * model.node_count())
-    watch(model, begun)
+    begun = model.analyses[_LOADING] = Loading(model)
     return begun

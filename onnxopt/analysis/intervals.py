@@ -15,7 +15,7 @@ from typing import Any, Final
 from onnxopt.analysis import types
 from onnxopt.analysis.interval_rules import MOST, RULES, Found, Interval, SizeLimits
 from onnxopt.analysis.shapes.sizes import axis_of, product
-from onnxopt.analysis.shapes.sweep import ShapeData
+from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.analysis.shapes.symbolic import Size, TooComplex
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
@@ -37,13 +37,12 @@ class Intervals:
 
     def __init__(self, model: Model, narrow: Collection[Value] = ()) -> None:
         """`narrow`: int64 inputs to which callers pass 32-bit numbers only."""
-        self.sizes = ShapeData()
+        self.sizes = learn_shapes(model.graph)
         self._narrow = narrow
         self._limits: dict[Graph, SizeLimits] = {}
         self._known: dict[Value, Interval] = {}
         self._asked: dict[Value, Interval] = {}  # intervals required by readers
         self._tops: dict[Value, Size] = {}  # symbolic upper limits
-        self._sweep(model.graph)
         self._measure(model.graph)
         self._forward(model.graph)
         self._backward(model.graph)
@@ -79,11 +78,6 @@ class Intervals:
         return min(self.high(size, node.graph), MOST)
 
     # -- sizes -------------------------------------------------------------------------------------------
-
-    def _sweep(self, graph: Graph) -> None:
-        for node in self.sizes.sweep(graph):
-            for body in node.bodies.values():
-                self._sweep(body)
 
     def _measure(self, graph: Graph) -> None:
         """Note the dims of all tensors of a scope."""

@@ -1,23 +1,21 @@
-"""Types and sizes known to runtimes on loading a model: inferred ones, and sizes followed from Shapes."""
+"""Types and small contents that a runtime infers on loading a model, node by node."""
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.inference import DATA_UP_TO, Known
+from onnxopt.analysis.inference import DATA_UP_TO, Known, graph_of
 from onnxopt.analysis.shapes.sizes import agreed
 from onnxopt.analysis.types import NOTHING, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.operators import PICKS
 from onnxopt.proto.element_types import element_kind
-from onnxopt.proto.inference import infer_call
+from onnxopt.proto.inference import infer_call, is_below_zero
 from onnxopt.proto.messages import (
     Array,
     array_to_tensor,
@@ -28,6 +26,82 @@ from onnxopt.proto.messages import (
     tensor_type,
     tensor_type_proto,
 )
+
+# -- inference of a node by a runtime --------------------------------------------------------------------------
+
+
+def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
+    """Return the knowledge of a runtime on a node's results; None if the node is rejected."""
+    if _has_no_kernel(node, given):
+        return None
+    if node.op == "Shape":
+        listed = part_of_shape(node, dims_of(node.operand(0), given))
+        return {} if listed is None else {node.output: known_constant(listed)}
+    arrays = known_operands(node, given)
+    if arrays is not None and not node.has_references and kernels.result_bytes(node, arrays) <= DATA_UP_TO:
+        try:
+            results = evaluate(node, arrays, opset_of(node))
+        except kernels.Invalid:
+            return None
+        if results is not None:
+            return {v: known_constant(r) for v, r in zip(node.outputs, results) if v is not None}
+    found = inferred(node, given)
+    # Runtimes compute with negative sizes, and reject what does not fit.
+    return None if found and any(is_below_zero(kind) for kind, _ in found.values()) else found
+
+
+def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
+    """Whether onnxruntime rejects the node on computing it ahead, regardless of inference."""
+    if node.op in ("Div", "Mod"):
+        return is_by_zero(node, given)
+    if node.op in ("Resize", "Upsample"):
+        scales = content(node.input(1 if opset_of(node) < 11 else 2), given)
+        return scales is not None and bool((scales <= 0).any())
+    return False
+
+
+def is_by_zero(node: Node, given: Mapping[Value, Known]) -> bool:
+    divisor = content(node.input(1), given)
+    return divisor is not None and element_kind(divisor) in "iu" and not divisor.all()
+
+
+def is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
+    """Whether a result is, or may be, larger than a runtime infers.
+
+    A runtime infers a PRelu's result from its first input, though onnxruntime (not the standard) lets the slope be
+    larger.
+    For an If whose branches must agree it may use a branch never taken.
+    """
+    if has_to_agree(node):
+        return _may_disagree(node, given)
+    if node.op != "PRelu":
+        return False
+    x, slope = (dims_of(node.operand(i), given) for i in (0, 1))
+    if x is None or slope is None:
+        return False
+    both = zip(reversed(x), reversed(slope))
+    return len(slope) > len(x) or any(b != 1 and differ(a, b) for a, b in both)
+
+
+def _may_disagree(node: Node, given: Mapping[Value, Known]) -> bool:
+    """Whether a branch may output another size than a runtime infers for the If."""
+    agreed = inferred(node, given) or {}
+    return any(
+        not _is_so(v, dims, given)
+        for value, *branches in given_out(node)
+        if (dims := dims_of(value, agreed)) is not None
+        for v in branches
+    )
+
+
+def _is_so(value: Value, dims: Shape, given: Mapping[Value, Known]) -> bool:
+    """Whether a value certainly has the numbers in `dims`."""
+    ours, theirs = types.shape(value), dims_of(value, given)
+    known = ours if theirs is None else with_numbers(ours, theirs)
+    return (
+        known is not None and len(known) == len(dims) and all(a == b for a, b in zip(dims, known) if isinstance(a, int))
+    )
+
 
 # -- Scan and Loop: the body is inferred by itself, for a single iteration -------------------------------------
 
@@ -60,7 +134,8 @@ def _scanned(node: Node, body: Graph, states: int, dims_of: _Dims) -> dict[Value
     collected = zip(node.outputs[states:], _axes(node, "scan_output_axes", len(node.outputs) - states))
     made = [(v, _with(axis, length, dims_of(each))) for (v, axis), each in zip(collected, body.outputs[states:])]
     given = zip(body.inputs, [*read[:states], *map(_without, axes, read[states:])])
-    return _kinds([*given, *zip(node.outputs[:states], read), *made])
+    kept = [with_numbers(first, dims_of(each)) for first, each in zip(read[:states], body.outputs)]
+    return _kinds([*given, *zip(node.outputs, kept), *made])
 
 
 def _axes(scan: Node, name: str, count: int) -> list[int]:
@@ -86,107 +161,11 @@ def _kinds(found: Iterable[tuple[Value | None, Shape | None]]) -> dict[Value, Kn
     return {v: (tensor_type_proto(types.dtype(v), dims), None) for v, dims in found if v is not None and types.dtype(v)}
 
 
-# -- inferred types, and sizes followed from Shapes ------------------------------------------------------------
+# -- inferred types and known contents -------------------------------------------------------------------------
 
-_PICKS: Final = 4
-_CARRIED: Final = 2  # leading inputs of a Loop's body that are not carried: iteration number and condition
-# Operators through which onnxruntime follows sizes: first opset for a single size, and for several.
-_NEVER: Final = 1 << 62
-_SEEN_THROUGH: Final = {
-    **dict.fromkeys(("Squeeze", "Unsqueeze"), (1, 1)),
-    **dict.fromkeys(("Cast", "Concat"), (13, 13)),
-    **dict.fromkeys(("Add", "Mul", "Sub"), (1, 14)),
-    **dict.fromkeys(("Div", "Gather"), (1, _NEVER)),
-}
 _MAX_EXACT_FLOAT16: Final = 1 << 11  # largest size at which float16 is exact
 _NUMERIC_KINDS: Final = "iuf"
 _BRANCHES_DIFFER: Final = 11  # opset from which on branches of an If may have different shapes
-# Operators through which runtimes may follow sizes.
-_FOLLOWED: Final = frozenset({*_SEEN_THROUGH, "Identity", "Slice"})
-
-
-def declared(loop: Graph) -> dict[Value, Known]:
-    """Return a Loop body's declared types of carried values: runtimes use only these, since shapes may change."""
-    said = {i.name: i.type for i in loop.proto.input}
-    return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
-
-
-def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known], annotated: Mapping[Value, Shape]) -> None:
-    """Add to `inside` the knowledge of runtimes on the results of `nodes`, declared shapes included.
-
-    Runtimes know less than onnxopt's facts, but in bodies they also follow outer constants, unlike onnx's inference.
-    """
-    for node in nodes:
-        if node.op == "Constant":
-            continue  # fully known
-        seen = seen_by(node, inside)
-        listed = _followed(node, seen) if is_in_body(node) else None
-        if listed is not None:
-            inside[node.output] = known_constant(listed)
-        else:
-            inside.update(inferred(node, seen) or {})
-        for v in node.outputs if annotated else ():
-            if v is not None and v in annotated:
-                inside[v] = tensor_type_proto(types.dtype(v), with_numbers(dims_of(v, inside), annotated[v])), None
-
-
-def look_further(nodes: Iterable[Node], may: dict[Value, Known], inside: dict[Value, Known]) -> None:
-    """Add to `may` the possible further knowledge of runtimes, from sizes followed outside of bodies."""
-    known = ChainMap(may, inside)
-    for node in nodes:
-        told = any(v in may for v in node.inputs)
-        if not told and (node.op != "Shape" or is_in_body(node)):
-            continue
-        seen = seen_by(node, known)
-        listed = _followed(node, seen)
-        if listed is not None:
-            may[node.output] = known_constant(listed)
-        elif told:
-            found = inferred(node, seen) or {}
-            may.update({v: k for v, k in found.items() if _says_more(k, dims_of(v, inside))})
-
-
-def _says_more(found: Known, dims: Shape | None) -> bool:
-    new = tensor_type(found[0])[1]
-    if new is None or dims is None or len(new) != len(dims):
-        return new is not None
-    return any(isinstance(d, int) and not isinstance(old, int) for d, old in zip(new, dims))
-
-
-def seen_by(node: Node, inside: MutableMapping[Value, Known]) -> MutableMapping[Value, Known]:
-    """Return the part of the known facts visible to a node: sizes are not followed into a body."""
-    told = [v for v in node.operands if v.graph is not node.graph]
-    hidden = {v: (inside[v][0], None) for v in told if v in inside and inside[v][1] is not None}
-    return ChainMap(hidden, inside) if hidden else inside
-
-
-def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
-    """Return the sizes known to runtimes of a node's result, from a Shape or through followed operators."""
-    x = node.input(0)
-    if node.op == "Shape":
-        dims = dims_of(x, inside) if x is not None else None
-        return part_of_shape(node, dims)
-    opset = opset_of(node)
-    one, several = _SEEN_THROUGH.get(node.op, (_NEVER, _NEVER))
-    listed = node.operands[:1] if node.op in PICKS else node.operands  # other operands are indices
-    if opset < one or any(v not in inside or inside[v][1] is None for v in listed):
-        return None
-    arrays = known_operands(node, inside)
-    if arrays is None or kernels.result_bytes(node, arrays) > DATA_UP_TO:
-        return None
-    found = _evaluated(node, arrays, opset)
-    if found is None or (node.op == "Cast" and not found.ndim):
-        return None
-    return found if found.size == 1 or opset >= several else None
-
-
-def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | None:
-    """Return the node's result for these operands, if small."""
-    try:
-        found = evaluate(node, arrays, opset)
-    except kernels.Invalid:
-        return None
-    return found[0] if found and found[0].nbytes <= DATA_UP_TO else None
 
 
 def evaluate(node: Node, arrays: list[Array | None], opset: int) -> list[Array] | None:
@@ -231,50 +210,6 @@ def known_constant(given: Array | Value) -> Known:
         return tensor_type_proto(kind, dims), None
     array = np.array(given.array if isinstance(given, Value) else given, order="C")
     return tensor_type_proto(kind, dims), array_to_tensor(array, "")
-
-
-def as_given(given: Array | Value, known: Mapping[Value, Known] = NOTHING) -> Known:
-    """Return everything known of a value or array; for (picks from) a Shape, the listed sizes."""
-    if not isinstance(given, Value) or given.constant:
-        return known_constant(given)
-    listed = _listed(given, _PICKS, {}, known)
-    if listed is not None:
-        return known_constant(listed)
-    return known[given] if given in known else (tensor_type_proto(types.dtype(given), types.shape(given)), None)
-
-
-def _listed(value: Value, steps: int, seen: dict[Value, Array | None], known: Mapping[Value, Known]) -> Array | None:
-    """Return the sizes held by a value, followed through at most `steps` nodes. `seen`: cache."""
-    if value not in seen:
-        seen[value] = _listed_anew(value, steps, seen, known)
-    return seen[value]
-
-
-def _listed_anew(
-    value: Value, steps: int, seen: dict[Value, Array | None], known: Mapping[Value, Known]
-) -> Array | None:
-    node = value.producer
-    if value.constant:
-        return content(value, {})
-    if node is None or not steps or node.has_references:
-        return None
-    if node.op == "Shape":
-        dims = _dims_told(node.inputs[0], known) if node.inputs[0] is not None else None
-        return part_of_shape(node, dims)
-    if node.op not in _FOLLOWED:
-        return None
-    arrays = [None if v is None else _listed(v, steps - 1, seen, known) for v in node.inputs]
-    if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
-        return None
-    return _evaluated(node, arrays, value.graph.opset())  # the node may be new, and in no graph
-
-
-def _dims_told(value: Value, known: Mapping[Value, Known]) -> Shape | None:
-    """Return the dims possibly known to runtimes: inferred ones, completed by onnxopt's facts."""
-    ours, theirs = types.shape(value), dims_of(value, known)
-    if ours is None or theirs is None or len(ours) != len(theirs):
-        return ours if theirs is None else theirs
-    return tuple(b if isinstance(b, int) else a for a, b in zip(ours, theirs))
 
 
 def of_any_shape(value: Value) -> Known:
@@ -326,11 +261,11 @@ def _joined(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
     return found
 
 
-def with_numbers(known: Shape | None, other: Shape) -> Shape:
+def with_numbers(known: Shape | None, other: Shape | None) -> Shape | None:
     """Return the known shape, with missing numbers taken from `other`."""
     if known is None:
-        return tuple(d if isinstance(d, int) else None for d in other)
-    if len(known) != len(other):
+        return other and tuple(d if isinstance(d, int) else None for d in other)
+    if other is None or len(known) != len(other):
         return known
     return tuple(b if isinstance(b, int) and not isinstance(a, int) else a for a, b in zip(known, other))
 
@@ -352,5 +287,6 @@ def has_to_agree(node: Node) -> bool:
 
 
 def opset_of(node: Node) -> int:
-    assert node.graph is not None
-    return node.graph.opset()
+    graph = graph_of(node)
+    assert graph is not None
+    return graph.opset()

@@ -133,6 +133,7 @@ class Model:
         self.inferred_clock = -1
         # whether inference left some dim without a name from the file and without a number, or some rank unknown
         self.is_vague = False
+        self.is_swept = False  # whether a sweep learnt the shapes of all values once: see analysis/loading.py
 
     @property
     def name(self) -> str:

@@ -12,8 +12,8 @@ import pytest
 import onnxopt
 from onnxopt.analysis import loading_types
 from onnxopt.analysis.constants import is_refused
-from onnxopt.analysis.types import Known
-from onnxopt.graph import Model, Value, read_model
+from onnxopt.analysis.loading import Loading
+from onnxopt.graph import Model, read_model
 from tests.runtime import plain_session
 from tests.samples import parsed, value
 
@@ -147,13 +147,6 @@ def test_nothing_is_asked_where_there_are_no_bodies() -> None:
         assert not is_refused(value(model, "j"), np.array([4]))
 
 
-def test_what_was_impossible_before_is_nobody_elses_fault() -> None:
-    model = model_of("""g (float[2, 3] x, float[3] b, bool c) => (y) { d = Neg (b)
-        y = If (c) <then_branch = t () => (p) { u = MatMul (x, x)  p = Add (d, u) },
-                    else_branch = e () => (q) { q = MatMul (x, x)  }> }""")
-    assert not is_refused(value(model, "d"), np.ones(3, np.float32))
-
-
 def test_it_asks_no_more_than_a_model_has_nodes() -> None:
     """Many constants, each of which leads to what is refused, by way of many nodes."""
     chain = " ".join(f"a{i + 1} = Add (a{i}, m{i})" for i in range(300))
@@ -246,6 +239,4 @@ def test_what_a_branch_makes_is_known_before_what_the_if_does() -> None:
 def test_what_a_constant_that_is_a_node_holds_is_known() -> None:
     """Where there are no initializers, constants stay nodes: in bodies of old models, and in functions."""
     model = model_of("g (float[6] x) => (r) { t = Constant <value = int64[2] {2, 3}> ()  r = Reshape (x, t) }")
-    inside: dict[Value, Known] = {}
-    loading_types.look_inside(list(model.graph), inside, {})
-    assert loading_types.dims_of(value(model, "r"), inside) == (2, 3)
+    assert Loading(model).told(value(model, "r")) == (2, 3)

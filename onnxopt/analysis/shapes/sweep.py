@@ -272,10 +272,13 @@ class ShapeData:
         return found
 
 
-def learn_shapes(graph: Graph) -> None:
-    """Store the shapes of a graph's values as facts."""
-    for _ in ShapeData().sweep(graph):
-        pass
+def learn_shapes(graph: Graph, data: ShapeData | None = None) -> ShapeData:
+    """Store the shapes of the values of a graph and its bodies as facts. Returns the data of the sweep."""
+    data = ShapeData() if data is None else data
+    for node in data.sweep(graph):
+        for body in node.bodies.values():
+            learn_shapes(body, data)
+    return data
 
 
 def _facts(node: Node) -> Facts:

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.constants import REFUSED, is_refused, look_ahead
+from onnxopt.analysis.constants import REFUSED, is_refused
 from onnxopt.analysis.shapes.integers import chosen_parts
 from onnxopt.analysis.shapes.operators import ELSEWHERE
 from onnxopt.analysis.shapes.rounding import factors, scales_of
@@ -60,7 +60,6 @@ class ShapeArithmetic(ModelPass):
             if not model.is_vague:
                 return  # computations on numbers are left to constant folding
         if not model.graph.skipped:
-            look_ahead(model)
             _run_graph(model.graph, _known(model, ctx), {}, ctx)
 
 
