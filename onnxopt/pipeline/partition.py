@@ -17,10 +17,10 @@ from onnxopt.pipeline.context import analysis
 from onnxopt.pipeline.convex import convex_groups
 from onnxopt.pipeline.decorators import check_graph
 from onnxopt.rewriting.diagnose import refuse_unknown
-from onnxopt.rewriting.example import Source, example
-from onnxopt.rewriting.matcher import Bindings, match, match_roots
+from onnxopt.rewriting.example import Source
 from onnxopt.rewriting.pattern import Call, Either
 from onnxopt.rewriting.rule import Rule
+from onnxopt.rewriting.subgraph import SubgraphMatcher
 
 # -- what a backend supports --------------------------------------------------------------------------------------
 
@@ -210,14 +210,12 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool 
     taken: dict[Node, list[Node]] = {}
     found: list[list[Node]] = []
     cycles = _Cycles(graph, taken)
-    for variants in [_variants(p, exact, graph.model) for p in patterns]:
-        anchors = {o for roots in variants for o in roots[0].ops}
-        for anchor in graph:
-            if anchor.op in anchors and anchor not in taken:
-                nodes = next(_matches(variants, anchor, taken), None)
-                if nodes is not None and not cycles.closed_by(nodes):
-                    found.append(nodes)
-                    taken.update((n, nodes) for n in nodes)
+    for matcher in [_matcher(p, exact, graph.model) for p in patterns]:
+        for anchor in matcher.anchors(graph):
+            nodes = next(_free(matcher, anchor, taken), None) if anchor not in taken else None
+            if nodes is not None and not cycles.closed_by(nodes):
+                found.append(nodes)
+                taken.update((n, nodes) for n in nodes)
     position = {n: i for i, n in enumerate(graph)}
     for nodes in found:
         nodes.sort(key=position.__getitem__)
@@ -262,25 +260,23 @@ class _PatternSupport:
         return {n for p in pattern_partitions(graph, self.patterns, exact=self.exact) for n in p.nodes}
 
 
-def _variants(pattern: Source, exact: bool | None, model: Model) -> list[tuple[Call, ...]]:
-    """Return plain patterns, a call for each result. Raises UsageError for unknown operators; of a rule, `register`
-    warned of them."""
+def _matcher(pattern: Source, exact: bool | None, model: Model) -> SubgraphMatcher:
+    """Return the matcher of a pattern. Raises UsageError for unknown operators; of a rule, `register` warned of
+    them."""
     if exact is None:
         exact = not isinstance(pattern, str)
-    found = example(pattern, exact=exact and not isinstance(pattern, (Rule, Call, Either)))
+    matcher = SubgraphMatcher(pattern, exact=exact and not isinstance(pattern, (Rule, Call, Either)))
     if not isinstance(pattern, Rule):
-        refuse_unknown(found.results, model)
-    return found.variants()
+        refuse_unknown(matcher.example.results, model)
+    return matcher
 
 
-def _matches(variants: list[tuple[Call, ...]], anchor: Node, taken: dict[Node, list[Node]]) -> Iterator[list[Node]]:
+def _free(matcher: SubgraphMatcher, anchor: Node, taken: dict[Node, list[Node]]) -> Iterator[list[Node]]:
     """Yield the covered nodes of each match at `anchor`, anchor first, if all are free and in the same scope."""
-    for roots in variants:
-        bindings = match(roots[0], anchor) if len(roots) == 1 else match_roots(roots, anchor)
-        if isinstance(bindings, Bindings):
-            nodes = list(dict.fromkeys(n for n, _ in bindings.covered if not is_constant(n)))
-            if nodes and all(n not in taken and n.graph is anchor.graph for n in nodes):
-                yield nodes
+    for m in matcher.at(anchor):
+        nodes = list(dict.fromkeys(n for n, _ in m.bindings.covered if not is_constant(n)))
+        if nodes and all(n not in taken and n.graph is anchor.graph for n in nodes):
+            yield nodes
 
 
 class _Cycles:

@@ -24,10 +24,13 @@ from onnxopt.proto.messages import element_type, qualified
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import (
     Bindings,
+    Path,
     attribute_fits,
+    change,
     has_defaults,
     holds,
     match,
+    possible_orders,
     reads_one_of,
 )
 from onnxopt.rewriting.matcher import value_equals as equals
@@ -82,25 +85,32 @@ class Diagnosis:
 
 
 def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
-    """Compare `rule` with the graph at `anchor`, changing nothing; returns the best diagnosis of all variants.
+    """Compare `rule` with the graph at `anchor`, changing nothing; returns the best diagnosis of all choices.
 
     `options`: the pass of the rule.
     """
-    best: Diagnosis | None = None
-    for pattern in rule.patterns:
-        if anchor.op not in pattern.ops:
-            continue
-        walk = _Walk()
-        fits = walk.node(pattern, anchor, 0)
-        found = Diagnosis(rule, anchor, walk.lines, matched=fits, reached=walk.reached)
-        if fits:
-            found.reason = _guards(rule, pattern, anchor, options, walk)
-        else:
-            cross = next(line for line in walk.lines if line.ok is False)
-            found.reason = f"{cross.pattern}: {cross.note}"
-        if best is None or found.nearness > best.nearness:
-            best = found
-    return best or Diagnosis(rule, anchor, reason=f"starts at {any_of(sorted(rule.anchors))}")
+    roots = [root for root in rule.roots if anchor.op in root.ops]
+    walks = [walk for root in roots for walk in _walks(root, anchor)]
+    if not walks:
+        return Diagnosis(rule, anchor, reason=f"starts at {any_of(sorted(rule.anchors))}")
+    return max((_diagnosis(rule, anchor, options, walk) for walk in walks), key=lambda d: d.nearness)
+
+
+def _walks(root: Call, anchor: Node) -> Iterator[_Walk]:
+    path: Path = []
+    is_left = True
+    while is_left:
+        yield _Walk(root, anchor, path)
+        is_left = change(path)
+
+
+def _diagnosis(rule: Rule, anchor: Node, options: Any, walk: _Walk) -> Diagnosis:
+    if walk.fits:
+        reason = _guards(rule, anchor, options, walk)
+    else:
+        cross = next(line for line in walk.lines if line.ok is False)
+        reason = f"{cross.pattern}: {cross.note}"
+    return Diagnosis(rule, anchor, walk.lines, reason, walk.fits, walk.reached)
 
 
 def near(rule: Rule, node: Node) -> list[Node]:
@@ -112,9 +122,9 @@ def near(rule: Rule, node: Node) -> list[Node]:
     return list(found)
 
 
-def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) -> str:
+def _guards(rule: Rule, anchor: Node, options: Any, walk: _Walk) -> str:
     """Return the reason given by the matcher's conditions or the rule's guards; empty if the rule fires."""
-    b = match(pattern, anchor)
+    b = walk.matched
     if b is None:
         return "the same node twice"
     if isinstance(b, str):
@@ -136,14 +146,16 @@ def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) 
 
 
 class _Walk:
-    """Matches like the matcher, and records each comparison."""
+    """Matches like the matcher, along the same path, and records each comparison. `matched`: the matcher's result."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Call, anchor: Node, path: Path) -> None:
+        self.matched = match((root,), anchor, path)
         self.lines: list[Line] = []
-        self.bound = Bindings()
+        self.bound = Bindings(path)
         self.inner: list[tuple[Line, Node, Call]] = []
         self.covered: set[Node] = set()
         self.reached = 0
+        self.fits = self.node(root, anchor, 0)
 
     def node(self, p: Call, node: Node, depth: int) -> bool:
         line = Line(depth, True, _called(p), _describe(node))
@@ -152,7 +164,7 @@ class _Walk:
         line.note = self._objection(p, node)
         if line.note:
             line.ok = False
-            self.skip(p, depth + 1)
+            self.skip(p.inputs, depth + 1)
             return False
         self.covered.add(node)
         if depth:
@@ -160,10 +172,11 @@ class _Walk:
         if p.name is not None:
             self.bound.nodes[p.name] = node
         inputs = canonical_operands(node) if len(node.inputs) < len(p.inputs) else node.inputs
-        for i, q in enumerate(p.inputs):
+        orders = possible_orders(p, inputs) or p.orders
+        patterns = orders[self.bound.choose(len(orders))] if len(orders) > 1 else orders[0]
+        for i, q in enumerate(patterns):
             if not self.value(q, inputs[i] if i < len(inputs) else None, depth + 1):
-                for rest in p.inputs[i + 1 :]:
-                    self.lines.append(Line(depth + 1, None, text(rest)))
+                self.skip(patterns[i + 1 :], depth + 1)
                 return False
         return True
 
@@ -185,12 +198,14 @@ class _Walk:
         return ""
 
     def value(self, p: Pattern, value: Value | None, depth: int) -> bool:
+        if isinstance(p, Either):
+            p = p.choices[self.bound.choose(len(p.choices))]
         if isinstance(p, Call):
             if value is not None and value.producer is not None and value.index == p.output:
                 return self.node(p, value.producer, depth)
             note = "absent" if value is None else _kind(value)
             self.lines.append(Line(depth, False, _called(p), _operand(value), note))
-            self.skip(p, depth + 1)
+            self.skip(p.inputs, depth + 1)
             return False
         line = Line(depth, True, text(p), _operand(value))
         self.lines.append(line)
@@ -214,8 +229,8 @@ class _Walk:
             return "another constant" if p.when is not None and not p.when(value) else ""
         return ""
 
-    def skip(self, p: Call, depth: int) -> None:
-        self.lines += [Line(depth, None, text(q)) for q in p.inputs]
+    def skip(self, patterns: Sequence[Pattern], depth: int) -> None:
+        self.lines += [Line(depth, None, text(q)) for q in patterns]
 
     def mark_uses(self) -> None:
         """Mark inner results with readers outside the match, and name the readers."""

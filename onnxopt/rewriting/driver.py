@@ -11,7 +11,7 @@ from onnxopt.errors import EmissionError, MistypedError, NoFixpointError, OnnxOp
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.matcher import Candidates, match, rule_set
+from onnxopt.rewriting.matcher import Candidates, Path, change, match, rule_set
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
 
@@ -205,23 +205,25 @@ class Driver:
 
     def _visit(self, node: Node, candidates: Candidates, only: list[Rule] | None) -> bool:
         """Try the candidate rules, limited to `only` if given. Returns whether a rule fired."""
-        declined = []
-        for rule, patterns in candidates:
+        declined: list[str] = []
+        path: Path = []
+        for rule, roots in candidates:
             if only is not None and rule not in only:
                 continue
             reason, stays = None, True
-            for pattern in patterns if isinstance(patterns, list) else patterns.at(node):
-                bindings = match(pattern, node)
-                if bindings is None:
-                    continue
-                if isinstance(bindings, str):
-                    reason, stays = reason or bindings, False  # a guard's reason, of another order, is more specific
-                    continue
-                outcome = self._apply(rule, Match(bindings, node, self.options))
-                if outcome is None:
-                    self.declined.pop(node, None)
-                    return True
-                reason, stays = str(outcome), stays and outcome.stays
+            for root, orders in roots:
+                is_left = True
+                while is_left:
+                    found = match(root, node, path, orders)
+                    if isinstance(found, str):
+                        reason, stays = reason or found, False  # a guard's reason, of another order, is more specific
+                    elif found is not None:
+                        outcome = self._apply(rule, Match(found, node, self.options))
+                        if outcome is None:
+                            self.declined.pop(node, None)
+                            return True
+                        reason, stays = str(outcome), stays and outcome.stays
+                    is_left = bool(path) and change(path)
             if reason is not None:
                 if not stays:
                     declined.append(rule.name)

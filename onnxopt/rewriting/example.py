@@ -37,10 +37,11 @@ from onnxopt.rewriting.pattern import (
     Pattern,
     Var,
     about,
+    alternatives,
     as_held,
     const,
+    either,
     var,
-    variants,
 )
 from onnxopt.rewriting.rule import Rule
 
@@ -69,10 +70,10 @@ def _expression(tree: ast.expr, parameters: dict[str, None]) -> Pattern:
         return var(tree.id)
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr) and isinstance(tree.right, ast.Call):
         if isinstance(tree.left, ast.Call):
-            return Either((_expression(tree.left, parameters), _expression(tree.right, parameters)))
+            return either(_expression(tree.left, parameters), _expression(tree.right, parameters))
         # `Abs|Max(x)`, as patterns are printed: a call of either operator.
-        either = ast.BinOp(tree.left, tree.op, tree.right.func)
-        tree = ast.copy_location(ast.Call(either, tree.right.args, tree.right.keywords), tree)
+        ops = ast.BinOp(tree.left, tree.op, tree.right.func)
+        tree = ast.copy_location(ast.Call(ops, tree.right.args, tree.right.keywords), tree)
     if isinstance(tree, ast.Call):
         return _called(tree, parameters)
     number = _literal(tree)
@@ -147,19 +148,16 @@ class Example:
     results: tuple[Pattern, ...]
     parameters: tuple[str, ...]
 
-    def variants(self) -> list[tuple[Call, ...]]:
-        """Return plain patterns (fixed operand order), a call for each result.
+    def calls(self) -> tuple[tuple[Call, ...], ...]:
+        """Return the calls of the results, one for each result; several rows for results with alternatives.
 
-        Raises UsageError for a bare variable, or too many variants.
+        Raises UsageError for a bare variable.
         """
-        roots = [r.choices if isinstance(r, Either) else (r,) for r in self.results]
-        bare = [f"{c.name}(...) is an operator; " for c in chain(*roots) if isinstance(c, Var)]
-        if not roots or not all(isinstance(c, Call) for c in chain(*roots)):
+        choices = [alternatives(r) for r in self.results]
+        bare = [f"{c.name}(...) is an operator; " for c in chain(*choices) if isinstance(c, Var)]
+        if not choices or not all(isinstance(c, Call) for c in chain(*choices)):
             raise UsageError("a pattern results in operators, not in its variables", "".join(bare[:1]) + HINT)
-        try:
-            return list(product(*([v for c in choices for v in variants(_comparing(c))] for choices in roots)))
-        except ValueError as e:
-            raise UsageError(str(e), "match a part of it, or several patterns one after the other") from None
+        return tuple(product(*([_comparing(c) for c in row] for row in choices)))
 
 
 def _comparing(p: Any) -> Any:

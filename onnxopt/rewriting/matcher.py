@@ -1,9 +1,10 @@
-"""Matches patterns at an anchor node; a decision tree selects the rules to try."""
+"""Matches patterns at an anchor node; rules are selected by the kinds of its operands."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -16,86 +17,18 @@ from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import element_kind, is_float
 from onnxopt.proto.messages import attribute_value, element_type
-from onnxopt.rewriting.pattern import About, Call, Const, Either, Form, Literal, Pattern, Var
+from onnxopt.rewriting.pattern import About, Call, Const, Either, Literal, Pattern, Var, alternatives
 from onnxopt.rewriting.rule import Rule, canonical_operands
 
 _KEPT: Final = 256  # a few for each pass: bisection runs a pass with many subsets of rules
-_MAX_TRIED: Final = 4  # patterns of a rule that are tried one by one, without `may_match`
+_MAX_CHOICES: Final = 8  # choices with other options tried
+_FOUND: Final = object()  # key of the candidates, behind the kinds of inputs
 
-
-class _Question:
-    """A decision on input `index` of the anchor: a result of one of `ops`, or a constant?
-
-    Most patterns fail here, and most anchors give equal answers, so the remaining rules are cached by answer. Until
-    then forms suffice, and patterns need not be expanded.
-    """
-
-    __slots__ = ("answers", "index", "left", "ops")
-
-    def __init__(self, index: int, left: Sequence[tuple[Rule, Sequence[Form]]]) -> None:
-        self.index, self.left = index, left
-        asked = (ops for _, forms in left for form in forms for i, ops in form if i == index)
-        self.ops = frozenset(op for ops in asked for op in ops)
-        self.answers: dict[Hashable, _Question | Candidates] = {}
-
-    def answer(self, kind: Hashable, node: Node) -> _Question | Candidates:
-        """Return the remaining rules for this kind of input, the kind found at `node`."""
-        index = self.index
-        fitting = [
-            (rule, [form for form in forms if all(i != index or _reads(node, i, ops) for i, ops in form)])
-            for rule, forms in self.left
-        ]
-        self.answers[kind] = found = _ask([(rule, forms) for rule, forms in fitting if forms], index + 1, node)
-        return found
-
-
-def _ask(left: Sequence[tuple[Rule, Sequence[Form]]], first: int, node: Node) -> _Question | Candidates:
-    """Return the next question that separates these rules, on input `first` or later; if none, the rules with the
-    patterns whose form matches at `node`."""
-    asked = [i for _, forms in left for form in forms for i, _ in form if i >= first]
-    if asked:
-        return _Question(min(asked), left)
-    return [(rule, Variants(rule) if rule.variants > _MAX_TRIED else _plain(rule, node)) for rule, _ in left]
-
-
-def _plain(rule: Rule, node: Node) -> list[Call]:
-    return [p for p in rule.at(node._op) if _has_form(node, p.form)]
-
-
-class Variants:
-    """The plain patterns of a rule with many, expanded at the first node where one may match.
-
-    Nearly all nodes fit none, for the same reason.
-    """
-
-    __slots__ = ("_plain", "_rule")
-
-    def __init__(self, rule: Rule) -> None:
-        self._rule = rule
-        self._plain: list[Call] | None = None
-
-    def at(self, node: Node) -> Sequence[Call]:
-        """Return the patterns to try at a node of the same form."""
-        if not any(may_match(c, node) for c in self._rule.roots):
-            return ()
-        if self._plain is None:
-            self._plain = _plain(self._rule, node)
-        return self._plain
-
-
-Candidates = Sequence[tuple[Rule, list[Call] | Variants]]
-
-
-def _has_form(node: Node, form: Form) -> bool:
-    return all(_reads(node, index, ops) for index, ops in form)
-
-
-def _reads(node: Node, index: int, ops: tuple[str, ...]) -> bool:
-    """Whether input `index` is a result of one of `ops`, or a constant if `ops` is empty."""
-    if index >= len(node.inputs):  # may be an attribute in this opset
-        return True
-    v = node.inputs[index]
-    return v is not None and (v.producer is not None and v.producer._op in ops if ops else v.constant)
+Orders = Sequence[tuple[Pattern, ...]]
+Candidates = Sequence[tuple[Rule, Sequence[tuple[tuple[Call], Orders]]]]
+# The option taken at each choice of a pattern, and the number of options: of alternatives, orders of operands, or nodes
+# for a further result.
+Path = list[list[int]]
 
 
 class RuleSet:
@@ -109,28 +42,54 @@ class RuleSet:
             self.depth = max(self.depth, rule.depth)
             for anchor in sorted(rule.anchors):
                 self.by_anchor.setdefault(anchor, []).append(rule)
-        self._left: dict[str, _Question | Candidates] = {}  # by operator
+        # by operator: (input, operators of its producer that a pattern names); candidates by the kinds of these inputs
+        self._asked: dict[str, tuple[list[tuple[int, frozenset[str]]], dict[Hashable, Any]]] = {}
 
     def candidates(self, node: Node) -> Candidates:
-        """Return the rules, in order, with the patterns whose form matches at `node`."""
+        """Return the rules, in order, with the calls whose form matches at `node`.
+
+        Most patterns fail by their form, and most anchors have operands of equal kinds: the answer is cached by these.
+        """
         op, inputs = node._op, node.inputs
-        left = self._left.get(op)
-        if left is None:
-            # The operator may be missing if a rule changed it, against the contract.
-            left = self._left[op] = _ask([(rule, rule.forms(op)) for rule in self.by_anchor.get(op, ())], 0, node)
-        while isinstance(left, _Question):
+        known = self._asked.get(op)
+        if known is None:
+            known = self._asked[op] = self._inputs_asked(op), {}
+        asked, level = known
+        for index, ops in asked:
             kind: Hashable = ""  # absent
-            if left.index < len(inputs):
-                v = inputs[left.index]
+            if index < len(inputs):
+                v = inputs[index]
                 if v is None:
                     kind = None
-                elif (maker := v.producer) is not None and maker._op in left.ops:
+                elif (maker := v.producer) is not None and maker._op in ops:
                     kind = (maker._op,) if v.constant else maker._op
                 else:
                     kind = v.constant
-            following = left.answers.get(kind)
-            left = left.answer(kind, node) if following is None else following
-        return left
+            following = level.get(kind)
+            if following is None:
+                following = level[kind] = {}
+            level = following
+        found: Candidates | None = level.get(_FOUND)
+        if found is None:
+            found = level[_FOUND] = self._fitting(node)
+        return found
+
+    def _inputs_asked(self, op: str) -> list[tuple[int, frozenset[str]]]:
+        roots = [root for rule in self.by_anchor.get(op, ()) for root in rule.roots if op in root.ops]
+        found: dict[int, set[str]] = {}
+        for index, p in (place for root in roots for inputs in root.orders for place in enumerate(inputs)):
+            for q in alternatives(p):
+                if isinstance(q, Call):
+                    found.setdefault(index, set()).update(q.ops)
+                elif _is_constant(q):
+                    found.setdefault(index, set())
+        return [(index, frozenset(ops)) for index, ops in sorted(found.items())]
+
+    def _fitting(self, node: Node) -> Candidates:
+        # The operator may be missing if a rule changed it, against the contract.
+        rules = [(rule, [c for c in rule.roots if node._op in c.ops]) for rule in self.by_anchor.get(node._op, ())]
+        fitting = [(r, [((c,), o) for c in roots if (o := possible_orders(c, node.inputs))]) for r, roots in rules]
+        return [(rule, roots) for rule, roots in fitting if roots]
 
 
 @lru_cache(_KEPT)
@@ -139,116 +98,114 @@ def rule_set(rules: tuple[Rule, ...]) -> RuleSet:
     return RuleSet(rules)
 
 
+def possible_orders(p: Call, inputs: Sequence[Value | None]) -> Orders:
+    """Return the orders of a call's operands that may match, by the producers of the inputs, and by constants."""
+    return [order for order in p.orders if all(map(_may_be, order, inputs))]
+
+
+def _may_be(p: Pattern, v: Value | None) -> bool:
+    if isinstance(p, Call):
+        return v is not None and v.producer is not None and v.producer._op in p.ops
+    if isinstance(p, Either):
+        return any(map(_may_be, p.choices, repeat(v)))
+    return not _is_constant(p) or (v is not None and v.constant)
+
+
+def _is_constant(p: Pattern) -> bool:
+    """Whether a pattern needs a constant. A `Const` does not count, so that the matcher can give a reason."""
+    if isinstance(p, Var):
+        return p.constant is True and not p.optional
+    return isinstance(p, (Literal, About, int, float))
+
+
 # -- a pattern at an anchor ---------------------------------------------------------------------------------------
 
 
-def may_match(p: Call, node: Node) -> bool:
-    """Whether a plain pattern of `p` may match at `node`, by operators and constants, without names and attributes."""
-    if node._op not in p.ops:
-        return False
-    inputs, patterns = node.inputs, p.inputs
-    if len(inputs) < len(patterns):
-        return True  # operands may be attributes in this opset
-    if len(inputs) > len(patterns) and not p.variadic:
-        return False
-    return _may_be(patterns, inputs) or (p.commutes and _may_be(patterns[::-1], inputs))
-
-
-def _may_be(patterns: Sequence[Pattern], values: Sequence[Value | None]) -> bool:
-    for p, v in zip(patterns, values):
-        if isinstance(p, Either):
-            if not any(_may_be((choice,), (v,)) for choice in p.choices):
-                return False
-        elif isinstance(p, Call):
-            if v is None or v.producer is None or not may_match(p, v.producer):
-                return False
-        elif isinstance(p, (Const, Var)):
-            if v is None and not p.optional:
-                return False
-        elif (v is None or not v.constant) if p is not None else v is not None:
-            return False
-    return True
+def change(path: Path) -> bool:
+    """Take another option at the last choice that has any left. Returns False, with an empty path, if no choice has."""
+    while path and path[-1][0] + 1 == path[-1][1]:
+        path.pop()
+    if path:
+        path[-1][0] += 1
+    return bool(path)
 
 
 class Bindings:
     """Result of a match: values by name, nodes by name, and every covered node (anchor first)."""
 
-    __slots__ = ("constants", "covered", "literals", "nodes", "roots", "values")
+    __slots__ = ("_at", "_path", "constants", "covered", "literals", "nodes", "roots", "values")
 
-    def __init__(self, constants: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = [] if path is None else path
+        self._at = 0
         self.values: dict[str, Value | None] = {}
-        self.constants = constants  # names in `values` required to be constant
+        self.constants: dict[str, None] = {}  # names in `values` required to be constant
         self.nodes: dict[str, Node] = {}
         self.covered: list[tuple[Node, Call]] = []
         self.literals: list[tuple[Node, Value]] = []
-        self.roots: tuple[Node, ...] = ()  # for several results; root outputs may be used elsewhere
+        self.roots: tuple[Node, ...] = ()  # producers of the results, which may be used elsewhere
 
-    def copy(self) -> Bindings:
-        made = Bindings(self.constants)
-        made.values, made.nodes = dict(self.values), dict(self.nodes)
-        made.covered, made.literals = list(self.covered), list(self.literals)
-        return made
+    def choose(self, count: int) -> int:
+        """Return the option of the next choice, out of `count`; the first at a new choice."""
+        if self._at == len(self._path):
+            if self._at == _MAX_CHOICES:
+                return 0
+            self._path.append([0, count])
+        self._at += 1
+        return self._path[self._at - 1][0]
 
 
-def match(pattern: Call, anchor: Node) -> Bindings | str | None:
-    """Return Bindings; None if the structure differs; a reason if only a condition fails."""
-    if pattern.reads and not reads_one_of(pattern.reads, anchor.inputs):
+def matches(roots: Sequence[Call], anchor: Node) -> Iterator[Bindings | str]:
+    """Yield each match of a pattern, whose first result `anchor` produces: Bindings, or a reason if only a condition
+    fails."""
+    path: Path = []
+    is_left = True
+    while is_left:
+        found = match(roots, anchor, path)
+        if found is not None:
+            yield found
+        is_left = change(path)
+
+
+def match(roots: Sequence[Call], anchor: Node, path: Path, orders: Orders = ()) -> Bindings | str | None:
+    """Return the match along a path, which is extended by further choices: Bindings; None if the structure differs; a
+    reason if only a condition fails.
+
+    `orders`: those of the operands of `anchor` that may match, if known. Producers of further results are searched
+    among readers of bound values in the scope of `anchor`.
+    """
+    first = roots[0]
+    if first.reads and not reads_one_of(first.reads, anchor.inputs):
         return None  # at most anchors
-    b = Bindings(pattern.constants)
-    if not _match_node(pattern, anchor, b):
+    b = Bindings(path)
+    if not _match_node(first, anchor, b, orders):
         return None
+    b.roots = (anchor,)
+    for root in roots[1:]:
+        nodes = [n for n in _producers(root, b) if n.graph is anchor.graph]
+        if not nodes or not _match_node(root, node := nodes[b.choose(len(nodes))], b):
+            return None
+        b.roots += (node,)
     return _refusal(b) or b
 
 
-def match_roots(roots: Sequence[Call], anchor: Node) -> Bindings | str | None:
-    """Like `match`, for a pattern with several results.
-
-    `anchor` produces the first result; producers of the others are searched among readers of bound values in its scope.
-    """
-    b = Bindings(tuple(dict.fromkeys(name for root in roots for name in root.constants)))
-    if not _match_node(roots[0], anchor, b) or not _one_to_one(b):
-        return None
-    found = _match_rest(roots[1:], b, (anchor,))
-    if found is None:
-        return None
-    return _refusal(found) or found
-
-
-def _match_rest(roots: Sequence[Call], b: Bindings, done: tuple[Node, ...]) -> Bindings | None:
-    if not roots:
-        b.roots = done
-        return b
-    for node in _candidates(roots[0], b):
-        attempt = b.copy()
-        if node.graph is done[0].graph and _match_node(roots[0], node, attempt) and _one_to_one(attempt):
-            found = _match_rest(roots[1:], attempt, (*done, node))
-            if found is not None:
-                return found
-    return None
-
-
-def _one_to_one(b: Bindings) -> bool:
-    """Whether each call of the pattern is matched by a different node."""
-    return len({node for node, _ in b.covered}) == len(b.covered)
-
-
-def _candidates(p: Call, b: Bindings) -> list[Node]:
+def _producers(p: Call, b: Bindings) -> list[Node]:
     """Return the possible nodes for `p`: the bound node, or readers of bound values."""
     if p.name in b.nodes:
         return [b.nodes[p.name]]
-    for q in p.inputs:
+    for q in (choice for operand in p.inputs for choice in alternatives(operand)):
         values: list[Value | None] = []
         if isinstance(q, (Var, Const)):
             values = [b.values.get(q.name)]
         elif isinstance(q, Call):
-            values = [n.outputs[q.output] for n in _candidates(q, b) if q.output < len(n.outputs)]
+            values = [n.outputs[q.output] for n in _producers(q, b) if q.output < len(n.outputs)]
         users = dict.fromkeys(user for v in values if v is not None for user in v.users if user.op in p.ops)
         if users:
             return list(users)
     return []
 
 
-def _match_node(p: Call, node: Node, b: Bindings) -> bool:
+def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
     if node._op not in p.ops:  # hottest test: the property would double its cost
         return False
     if p.name is not None and p.name in b.nodes:
@@ -270,9 +227,16 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     b.covered.append((node, p))
     if p.name is not None:
         b.nodes[p.name] = node
+    if len(p.orders) > 1:
+        orders = orders or possible_orders(p, inputs)
+        if not orders:
+            return False
+        patterns = orders[b.choose(len(orders))] if len(orders) > 1 else orders[0]
     values = b.values
     for i, q in enumerate(patterns):
         v = inputs[i] if i < count else None
+        if type(q) is Either:
+            q = q.choices[b.choose(len(q.choices))]
         if isinstance(q, Var):  # inlined: most operands are Var or Const
             if v is None:
                 if not q.optional or q.constant is not None:
@@ -284,13 +248,14 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
         elif isinstance(q, Const):
             if (v is None and not q.optional) or values.setdefault(q.name, v) is not v:
                 return False
+            b.constants[q.name] = None
         elif not _match_value(q, v, node, b):
             return False
     return True
 
 
 def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bool:
-    """Match a pattern other than Var and Const."""
+    """Match a pattern other than Var, Const and Either."""
     if isinstance(p, Call):
         if value is None or value.producer is None or value.index != p.output:
             return False

@@ -2,18 +2,14 @@
 
   op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), const("z"))
 
-Variants (both operand orders of commutative operators, `either`) are expanded once, when a rule is first tried, so the
-matcher never backtracks.
+Choices (both operand orders of commutative operators, `either`) are tried in turn by the matcher.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
-from operator import is_
 from typing import Any, Final
 
 import numpy as np
@@ -22,8 +18,6 @@ from onnxopt.graph.text import float_text
 from onnxopt.graph.value import Value
 from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.messages import Array
-
-_MAX_VARIANTS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ class About:
 
 @dataclass(frozen=True)
 class Either:
-    """Alternative patterns, tried in order."""
+    """Alternative patterns, tried in order; none is an Either."""
 
     choices: tuple[Pattern, ...]
 
@@ -108,29 +102,11 @@ class Call:
     key: object = field(default_factory=object, compare=False, repr=False)  # identity kept by `at` and `replace`
 
     @cached_property
-    def variants(self) -> tuple[Call, ...]:
-        """All plain patterns of this call: see `variants`."""
-        return tuple(variants(self))
-
-    @cached_property
-    def constants(self) -> tuple[str, ...]:
-        """Names required to be constant in a plain pattern, from left to right."""
-        found: dict[str, None] = {}
-        for p in self.inputs:
-            if isinstance(p, Const):
-                found[p.name] = None
-            elif isinstance(p, Call):
-                found.update(dict.fromkeys(p.constants))
-        return tuple(found)
-
-    @cached_property
-    def commutes(self) -> bool:
-        """Whether the operands may be in both orders."""
-        return len(self.inputs) == 2 and not self.variadic and COMMUTATIVE.issuperset(self.ops)
-
-    @cached_property
-    def form(self) -> Form:
-        return _form([_fixed(p) for p in self.inputs])
+    def orders(self) -> tuple[tuple[Pattern, ...], ...]:
+        """The inputs, in both orders if the operands commute and differ."""
+        commutes = len(self.inputs) == 2 and not self.variadic and COMMUTATIVE.issuperset(self.ops)
+        differ = commutes and self.inputs[0] != self.inputs[1]
+        return (self.inputs, self.inputs[::-1]) if differ else (self.inputs,)
 
     def at(self, output: int) -> Call:
         """Return the same call, matched through another of its outputs."""
@@ -139,39 +115,6 @@ class Call:
 
 # None: an absent input.
 Pattern = Var | Const | Literal | About | Call | Either | int | float | bool | None
-# Necessary condition of a match: (index, operators) of inputs that are results of these operators; no operators means a
-# constant.
-Form = tuple[tuple[int, tuple[str, ...]], ...]
-
-
-def forms(pattern: Call) -> list[Form]:
-    """Return the forms of the pattern's variants without expanding them: a form has only a single level."""
-    found = []
-    for row in product(*([_fixed(c) for c in _plain(p)] for p in pattern.inputs)):
-        found.append(_form(row))
-        if pattern.commutes:
-            found.append(_form(row[::-1]))
-    return list(dict.fromkeys(found))
-
-
-def _form(row: Sequence[tuple[str, ...] | None]) -> Form:
-    return tuple((i, ops) for i, ops in enumerate(row) if ops is not None)
-
-
-def _plain(p: Pattern) -> list[Pattern]:
-    return [c for choice in p.choices for c in _plain(choice)] if isinstance(p, Either) else [p]
-
-
-def _fixed(p: Pattern) -> tuple[str, ...] | None:
-    """Return the operators of a call; empty for a required constant; None for no condition.
-
-    A `Const` has none, so that the matcher can give a reason.
-    """
-    if isinstance(p, Call):
-        return p.ops
-    if isinstance(p, Var):
-        return () if p.constant is True and not p.optional else None
-    return None if p is None or isinstance(p, (Const, Either)) else ()
 
 
 def var(name: str, constant: bool | None = None, when: Callable[[Value], bool] | None = None) -> Var:
@@ -190,7 +133,12 @@ def const(name: str) -> Const:
 
 def either(*choices: Pattern) -> Either:
     """Match the first of `choices` that fits."""
-    return Either(choices)
+    return Either(tuple(p for choice in choices for p in alternatives(choice)))
+
+
+def alternatives(pattern: Pattern) -> tuple[Pattern, ...]:
+    """Return the choices of an Either; any other pattern alone."""
+    return pattern.choices if isinstance(pattern, Either) else (pattern,)
 
 
 def about(value: float | Sequence[float], tolerance: float = 1e-3) -> About:
@@ -249,55 +197,6 @@ class _Operators:
 
 
 op: Final = _Operators()
-
-
-def falsy(value: Any) -> bool:
-    """Attribute predicate: absent, zero or empty."""
-    return not value
-
-
-def variants(pattern: Call) -> list[Call]:
-    """Return all plain patterns (no Either, fixed operand order) of `pattern`, in order, without repeats.
-
-    Raises ValueError for too many.
-    """
-    if check_variants(pattern) == 1:
-        return [pattern]
-    return [p for p in dict.fromkeys(_expand(pattern)) if isinstance(p, Call)]
-
-
-def check_variants(pattern: Pattern) -> int:
-    """Return the number of plain patterns, repeats included. Raises ValueError for too many."""
-    if (count := _count(pattern)) > _MAX_VARIANTS:
-        raise ValueError(f"the pattern has {count} variants, more than {_MAX_VARIANTS}")
-    return count
-
-
-def _count(pattern: Pattern) -> int:
-    if isinstance(pattern, Either):
-        return sum(map(_count, pattern.choices))
-    if isinstance(pattern, Call):
-        return math.prod(map(_count, pattern.inputs)) * (2 if pattern.commutes else 1)
-    return 1
-
-
-def _expand(pattern: Pattern) -> Iterator[Pattern]:
-    if isinstance(pattern, Either):
-        for choice in pattern.choices:
-            yield from _expand(choice)
-    elif isinstance(pattern, Call):
-        for inputs in product(*(list(_expand(p)) for p in pattern.inputs)):
-            yield pattern if all(map(is_, inputs, pattern.inputs)) else _on(pattern, inputs)
-            if pattern.commutes:
-                yield _on(pattern, inputs[::-1])
-    else:
-        yield pattern
-
-
-def _on(call: Call, inputs: tuple[Pattern, ...]) -> Call:
-    """Return the same call with other inputs; `dataclasses.replace` is three times as slow."""
-    kept = call.name, call.attributes, call.shared, call.variadic, call.output, call.reads, call.exact, call.key
-    return Call(call.ops, inputs, *kept)
 
 
 def names(pattern: Pattern) -> list[str]:

@@ -21,7 +21,7 @@ from onnxopt.graph.node import UNKNOWN, Node, producer
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import REDUCTIONS
 from onnxopt.proto.messages import Array, numpy_dtype
-from onnxopt.rewriting.pattern import Call, Either, Form, Pattern, check_variants, depth, forms, names
+from onnxopt.rewriting.pattern import Call, Pattern, alternatives, depth, names
 
 if TYPE_CHECKING:
     from onnxopt.rewriting.match import Match
@@ -53,7 +53,7 @@ class Rule:
     @cached_property
     def roots(self) -> tuple[Call, ...]:
         """Calls at which a match may start."""
-        return tuple(c for c in _choices(self.source) if isinstance(c, Call))
+        return tuple(c for c in alternatives(self.source) if isinstance(c, Call))
 
     @cached_property
     def anchors(self) -> frozenset[str]:
@@ -63,24 +63,6 @@ class Rule:
     @cached_property
     def depth(self) -> int:
         return depth(self.source)
-
-    @cached_property
-    def variants(self) -> int:
-        """The number of plain patterns, repeats included."""
-        return check_variants(self.source)
-
-    @property
-    def patterns(self) -> tuple[Call, ...]:
-        """All plain patterns of `source`, tried in order."""
-        return tuple(p for c in self.roots for p in c.variants)
-
-    def forms(self, op: str) -> list[Form]:
-        """Return the forms of the patterns with an anchor of this operator."""
-        return [form for c in self.roots if op in c.ops for form in forms(c)]
-
-    def at(self, op: str) -> list[Call]:
-        """Return the plain patterns with an anchor of this operator, expanded on first use."""
-        return [p for c in self.roots if op in c.ops for p in c.variants]
 
     @property
     def equation(self) -> str:
@@ -113,9 +95,8 @@ def rewrite(pattern: Pattern) -> Callable[[Callable[..., Any]], Rule]:
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
-        if not all(isinstance(c, Call) for c in _choices(pattern)):
+        if not all(isinstance(c, Call) for c in alternatives(pattern)):
             raise TypeError(f"{function.__name__}: a pattern starts with the call of an operator: op.Relu(var('x'))")
-        check_variants(pattern)
         expected, code = set(names(pattern)), function.__code__
         parameters = set(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
         if parameters != expected:
@@ -127,10 +108,6 @@ def rewrite(pattern: Pattern) -> Callable[[Callable[..., Any]], Rule]:
         return Rule(function.__name__, pattern, function)
 
     return decorate
-
-
-def _choices(pattern: Pattern) -> tuple[Pattern, ...]:
-    return pattern.choices if isinstance(pattern, Either) else (pattern,)
 
 
 # -- operands that older opsets write as attributes ---------------------------------------------------------------

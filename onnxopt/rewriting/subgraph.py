@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from onnxopt.errors import UsageError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, present
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import an
 from onnxopt.proto.messages import numpy_dtype
 from onnxopt.rewriting.example import Example, Source, example
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.matcher import Bindings, match_roots
+from onnxopt.rewriting.matcher import Bindings, matches
 from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, Var, names
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined
@@ -76,7 +76,7 @@ class SubgraphMatcher:
         self.match_outputs = match_outputs
         self._placeholders = tuple(_plain_variables(self.example.results)) if match_placeholder else ()
         self.overlapping = overlapping
-        self._variants = self.example.variants()
+        self._rows = self.example.calls()
 
     def match(self, where: Model | Graph) -> list[SubgraphMatch]:
         """Return all matches, scope by scope, in the order of nodes."""
@@ -85,7 +85,7 @@ class SubgraphMatcher:
 
     def anchors(self, graph: Graph) -> list[Node]:
         """Return the nodes that may produce the first result."""
-        ops = dict.fromkeys(o for roots in self._variants for o in roots[0].ops)
+        ops = dict.fromkeys(o for roots in self._rows for o in roots[0].ops)
         found = [n for o in ops for n in graph.by_op.get(o, ())]
         if len(ops) == 1:
             return found
@@ -94,17 +94,21 @@ class SubgraphMatcher:
 
     def at(self, anchor: Node) -> Iterator[SubgraphMatch]:
         """Yield every match in which `anchor` produces the first result."""
-        for roots in self._variants:
-            b = match_roots(roots, anchor)
-            if not isinstance(b, Bindings):
-                continue
-            results = [node.outputs[root.output] for node, root in zip(b.roots, roots)]
-            values = tuple(v for v in results if v is not None)
-            if len(values) < len(results) or (self.match_outputs and not all(v.is_output for v in values)):
-                continue
-            if not all((v := b.values.get(name)) is None or v.is_input for name in self._placeholders):
-                continue
-            yield SubgraphMatch(anchor, dict(b.nodes), dict(b.values), values, b)
+        for roots in self._rows:
+            for b in matches(roots, anchor):
+                if isinstance(b, Bindings) and (found := self._accepted(roots, anchor, b)) is not None:
+                    yield found
+
+    def _accepted(self, roots: Sequence[Call], anchor: Node, b: Bindings) -> SubgraphMatch | None:
+        """Return a match of different nodes whose results exist, with the outputs and inputs asked for; else None."""
+        if len({node for node, _ in b.covered}) < len(b.covered):
+            return None
+        values = tuple(present([node.outputs[root.output] for node, root in zip(b.roots, roots)]))
+        if len(values) < len(roots) or (self.match_outputs and not all(v.is_output for v in values)):
+            return None
+        if not all((v := b.values.get(name)) is None or v.is_input for name in self._placeholders):
+            return None
+        return SubgraphMatch(anchor, dict(b.nodes), dict(b.values), values, b)
 
     def _fresh(self, anchor: Node, used: set[Node]) -> Iterator[SubgraphMatch]:
         for m in self.at(anchor):

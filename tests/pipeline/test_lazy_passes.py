@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain, product
 from pathlib import Path
 
 import onnx.parser
@@ -31,7 +32,7 @@ from onnxopt.pipeline import (
 )
 from onnxopt.pipeline.execute import run_pass
 from onnxopt.pipeline.sequence import text
-from onnxopt.rewriting.pattern import Call
+from onnxopt.rewriting.pattern import Call, Either, Pattern
 from tests.cases.test_cases import CASES
 from tests.samples import sample
 
@@ -94,11 +95,16 @@ def test_what_is_known_before_is_what_passes_say() -> None:
     assert {name: (info.opt_level, info.ops) for name, info in infos().items()} == NEEDS, __doc__
 
 
-def calls(pattern: Call) -> Iterator[Call]:
-    yield pattern
-    for p in pattern.inputs:
-        if isinstance(p, Call):
-            yield from calls(p)
+def plain(pattern: Pattern) -> Iterator[list[Call]]:
+    """The calls of a pattern, for each choice among its alternatives."""
+    if isinstance(pattern, Either):
+        for choice in pattern.choices:
+            yield from plain(choice)
+    elif isinstance(pattern, Call):
+        for inner in product(*(list(plain(p)) for p in pattern.inputs)):
+            yield [pattern, *chain(*inner)]
+    else:
+        yield []
 
 
 @pytest.mark.parametrize("name", [name for name, cls in OURS.items() if issubclass(cls, RewritePass) and cls.info.ops])
@@ -106,8 +112,8 @@ def test_no_pattern_matches_without_one_of_these_operators(name: str) -> None:
     cls = OURS[name]
     assert issubclass(cls, RewritePass)
     for rule in cls.rules:
-        for pattern in rule.patterns:
-            needed = [ops for call in calls(pattern) for ops in (call.ops, call.reads) if ops]
+        for calls in plain(rule.source):
+            needed = [ops for call in calls for ops in (call.ops, call.reads) if ops]
             assert any(set(ops) <= set(cls.info.ops) for ops in needed), rule.name
 
 

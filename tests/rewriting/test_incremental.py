@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -102,10 +103,11 @@ def test_what_was_declined_is_asked_again_by_the_rules_that_declined_it(monkeypa
     allowed.append(1)
     again = Driver([when_allowed, never])
     tried: list[Call] = []
+    match = matcher.match
 
-    def spy(pattern: Call, anchor: Node) -> Any:
-        tried.append(pattern)
-        return matcher.match(pattern, anchor)
+    def spy(roots: Sequence[Call], *rest: Any) -> Any:
+        tried.extend(roots)
+        return match(roots, *rest)
 
     monkeypatch.setattr(driver_module, "match", spy)
     assert again.run(m, left(m, first)) == 1

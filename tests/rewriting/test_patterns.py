@@ -10,7 +10,8 @@ import pytest
 from onnxopt.graph import Value
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, text, var
 from onnxopt.rewriting.diagnose import diagnose, warn_of_unknown
-from onnxopt.rewriting.pattern import Call, variants
+from onnxopt.rewriting.matcher import Bindings, matches
+from onnxopt.rewriting.pattern import Call
 from tests.rewriting.engine import model, neg_of_relu, operators_after, run
 from tests.samples import operators
 
@@ -20,16 +21,29 @@ def as_call(pattern: Any) -> Call:
     return pattern
 
 
+def bound(pattern: Any, body: str, weights: str = "") -> list[dict[str, str]]:
+    """Names of the values bound by each match at the last node."""
+    anchor = model(body, weights=weights).graph.last
+    assert anchor is not None
+    found = [b for b in matches([as_call(pattern)], anchor) if isinstance(b, Bindings)]
+    return [{name: v.name for name, v in b.values.items() if v is not None} for b in found]
+
+
 def test_commutative_operands_match_in_both_orders() -> None:
-    both = variants(as_call(op.Add(op.Relu(var("x")), var("y"))))
-    assert [text(p) for p in both] == ["Add(Relu(x), y)", "Add(y, Relu(x))"]
-    assert len(variants(as_call(op.Sub(op.Relu(var("x")), var("y"))))) == 1
-    assert len(variants(as_call(op.Add(op.Mul(var("x"), const("a")), const("b"))))) == 4
+    for body in ("a = Relu (x) b = Abs (x) y = Add (a, b)", "a = Relu (x) b = Abs (x) y = Add (b, a)"):
+        assert bound(op.Add(op.Relu(var("v")), var("w")), body) == [{"v": "x", "w": "b"}]
+        assert len(bound(op.Add(var("v"), var("w")), body)) == 2
+    assert not bound(op.Sub(op.Relu(var("v")), var("w")), "a = Relu (x) y = Sub (x, a)")
+    nested = op.Add(op.Mul(var("v"), const("a")), const("b"))
+    for body in ("m = Mul (x, k) y = Add (m, l)", "m = Mul (k, x) y = Add (l, m)"):
+        assert bound(nested, body, "<float[4] k = {1, 2, 3, 4}, float l = {1}>") == [{"v": "x", "a": "k", "b": "l"}]
 
 
-def test_alternatives_expand() -> None:
-    p = as_call(op.Neg(either(op.Relu(var("x")), op.Abs(var("x")))))
-    assert [text(v) for v in variants(p)] == ["Neg(Relu(x))", "Neg(Abs(x))"]
+def test_alternatives_are_tried_in_order() -> None:
+    p = op.Neg(either(op.Relu(var("v")), op.Abs(var("v")), var("w")))
+    assert bound(p, "a = Relu (x) y = Neg (a)") == [{"v": "x"}, {"w": "a"}]
+    assert bound(p, "a = Abs (x) y = Neg (a)") == [{"v": "x"}, {"w": "a"}]
+    assert bound(p, "a = Exp (x) y = Neg (a)") == [{"w": "a"}]
     assert text(one_of("Add", "Sub")(var("x"), const("k").opt(), ...)) == "Add|Sub(x, const k?, ...)"
 
 

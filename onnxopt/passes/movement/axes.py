@@ -176,7 +176,8 @@ class _Region:
             maker = v.producer
             if v in self.sources or maker in self.nodes:
                 continue
-            exits, inside = dict[Value, Node](), dict[Node, None]()
+            exits: dict[Value, Node] = {}
+            inside: dict[Node, None] = {}
             closed = maker is not None and self._fits(maker) and self._is_closed(maker, inside, exits)
             if maker is None or not closed or len(self.nodes) + len(inside) >= _MAX_REGION_NODES:
                 self.sources[v] = None
