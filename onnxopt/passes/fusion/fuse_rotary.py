@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.graph import Value
+from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, either, op, rewrite, var
@@ -29,7 +29,7 @@ def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     c, s = half(m, cos, 1), half(m, sin, 1 if negated else -1)
     m.require(c is not None and s is not None, "the angles are not the same for both halves")
     assert c is not None and s is not None
-    return m.op.RotaryEmbedding(x, _of_each(m, c, cos, x), _of_each(m, s, sin, x))
+    return _rotated(m, x, (c, cos), (s, sin))
 
 
 @rewrite(
@@ -43,7 +43,7 @@ def rotary_of_halves(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     """[x₁ c - x₂ s, x₂ c + x₁ s] = RotaryEmbedding(x, c, s), x = [x₁, x₂], two halves."""
     _require_halves(m, x)
     m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
-    return m.op.RotaryEmbedding(x, _of_each(m, cos, cos, x), _of_each(m, sin, sin, x))
+    return _rotated(m, x, (cos, cos), (sin, sin))
 
 
 _PAIRS: Final = op.Split(op.Reshape(var("x"), ..., name="pairs"), ..., name="halves")
@@ -76,7 +76,7 @@ def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     c, s = half(m, cos, 1, True), half(m, sin, 1 if negated else -1, True)
     m.require(c is not None and s is not None, "the angles are not the same for both of a pair")
     assert c is not None and s is not None
-    return m.op.RotaryEmbedding(x, _of_each(m, c, cos, x), _of_each(m, s, sin, x), interleaved=1)
+    return _rotated(m, x, (c, cos), (s, sin), interleaved=1)
 
 
 @rewrite(
@@ -95,7 +95,7 @@ def rotary_of_numbers(m: Match, a: Value, b: Value, cos: Value, sin: Value) -> V
     _require_heads(m, x)
     last = all(listed_axes(n) in ([4], [-1]) for n in (m.first, m.second)) and m.turned.attr("axis") in (-1, 4)
     m.require(last and types.same_shape(x, m.anchor.output), "not pairs of features")
-    return m.op.RotaryEmbedding(x, _of_each(m, cos, cos, x), _of_each(m, sin, sin, x), interleaved=1)
+    return _rotated(m, x, (cos, cos), (sin, sin), interleaved=1)
 
 
 def _paired(m: Match, a: Value, b: Value) -> Value | None:
@@ -141,20 +141,26 @@ def _are_pairs(m: Match, x: Value, pairs: Value) -> bool:
     return split == (*dims[:-1], dims[-1] // 2, 2) and None not in split
 
 
-@rewrite(
-    op.Concat(
-        op.RotaryEmbedding(op.Split(var("x"), ..., name="parts").at(0), var("cos"), var("sin"), name="rotary"),
-        op.Split(var("x"), ..., name="parts").at(1),
-        name="joined",
-    )
-)
-def rotary_of_part(m: Match, x: Value, cos: Value, sin: Value) -> Value:
-    """[RotaryEmbedding(x₁), x₂] = RotaryEmbedding(x), of the features in front of x₂ alone."""
-    m.require(m.rank(x) == 4 and m.joined.attr("axis") in (-1, 3), "not features of heads")
-    m.require(len(m.parts.outputs) == 2, "more parts")
-    size = types.length_of(m.rotary.output, -1)
+_ROTATED: Final = op.RotaryEmbedding(var("part"), var("cos"), var("sin"), name="rotary")
+
+
+@rewrite(op.Concat(either(op.Reshape(_ROTATED, ...), _ROTATED), var("rest"), name="joined"))
+def rotary_of_part(m: Match, part: Value, cos: Value, sin: Value, rest: Value) -> Value:
+    """[RotaryEmbedding(x₁), x₂] = RotaryEmbedding([x₁, x₂]) of the features x₁ alone, where a Split has cut both."""
+    heads = m.rotary.attr("num_heads", 0)
+    rows = producer(part, "Reshape") if heads else None
+    first = part if rows is None else rows.operands[0]
+    cut = producer(first, "Split")
+    adjacent = cut is not None and rest.producer is cut and rest.index == first.index + 1
+    m.require(adjacent and types.same_shape(first, m.joined.operands[0]), "not parts side by side")
+    assert cut is not None
+    dims = m.dims(m.joined.output)
+    m.require(len(dims) == 4 and {m.joined.attr("axis"), cut.attr("axis")} <= {-1, 3}, "not features of heads")
+    m.require(not heads or dims[2] == heads, "other heads")
+    size = types.length_of(first, -1)
     m.require(size is not None and not m.rotary.attr("rotary_embedding_dim", 0), "a part of a part")
-    return m.op.RotaryEmbedding(x, cos, sin, like=m.rotary, rotary_embedding_dim=size)
+    whole = m.op.Concat(first, rest, like=m.joined)
+    return _embedded(m, whole, dims, heads, cos, sin, like=m.rotary, rotary_embedding_dim=size)
 
 
 def _require_heads(m: Match, x: Value) -> int:
@@ -169,21 +175,55 @@ def _require_halves(m: Match, x: Value) -> None:
     m.require(width % 2 == 0 and halves == [(width // 2,)] * 2, "not two halves")
 
 
-def _of_each(m: Match, angles: Value, whole: Value, x: Value) -> Value:
-    """Return the angles in the operator's layout [batch, positions, half]; `whole`: angles of both halves."""
-    batch, _, length, width = m.dims(x)
+def _rotated(m: Match, x: Value, *angles: tuple[Value, Value], **attributes: int) -> Value:
+    """Return RotaryEmbedding(x). `angles`: for cosines and sines (angles of a half, whole angles).
+
+    The axes of x are [batch, heads, positions, width], or [batch, positions, heads, width], which become rows.
+    """
+    dims = m.dims(x)
+    full = _full(m, angles[0][1])
+    place = 1 if full[1:3] == (dims[1], 1) != (1, dims[2]) else 2
+    cos, sin = [_of_each(m, *given, x, place) for given in angles]
+    heads = m.known(types.length_of(x, 2), "not batches of heads") if place == 1 else 0
+    return _embedded(m, x, dims, heads, cos, sin, **attributes)
+
+
+def _embedded(m: Match, x: Value, dims: Shape, heads: int, *angles: Value, **attributes: Any) -> Value:
+    """Return RotaryEmbedding(x); of x [batch, positions, heads, width] as rows, if `heads` are given."""
+    if not heads:
+        return m.op.RotaryEmbedding(x, *angles, **attributes)
+    width = dims[3]
     assert isinstance(width, int)
-    dims = m.dims(whole)
-    m.require(dims[-1:] == (width if whole is not angles else width // 2,), "one angle for several features")
-    same = 1 < len(dims) <= 4 and dims[-2] == length is not None
+    rows = m.op.Reshape(x, m.ints([0, 0, heads * width]))
+    return m.op.Reshape(
+        m.op.RotaryEmbedding(rows, *angles, **(attributes | {"num_heads": heads})), m.ints([0, 0, heads, width])
+    )
+
+
+def _full(m: Match, angles: Value) -> Shape:
+    dims = m.dims(angles)
+    m.require(1 < len(dims) <= 4, "the positions of x and of the angles may differ, and broadcast")
+    return (1,) * (4 - len(dims)) + dims
+
+
+def _of_each(m: Match, angles: Value, whole: Value, x: Value, place: int) -> Value:
+    """Return the angles in the operator's layout [batch, positions, half]; `whole`: angles of both halves, with the
+    positions at axis `place`."""
+    batch, width = m.dims(x)[::3]
+    assert isinstance(width, int)
+    full = _full(m, whole)
+    m.require(full[3] == (width if whole is not angles else width // 2), "one angle for several features")
+    same = full[place] == m.dims(x)[place] is not None
     m.require(same, "the positions of x and of the angles may differ, and broadcast")
-    full = (1,) * (4 - len(dims)) + dims
-    m.require(full[1] == 1, "angles for each head")
+    m.require(full[3 - place] == 1, "angles for each head")
     m.require(full[0] in (1, batch) and batch is not None, "angles for another batch")
-    if len(dims) == 4:
-        angles = _without_heads(m, angles)
-    elif len(dims) == 2:
+    rank = len(m.dims(whole))
+    if rank == 4:
+        angles = _without_heads(m, angles, 3 - place)
+    elif rank == 2:
         angles = m.op.Unsqueeze(angles, m.ints([0]))
+    elif place == 1:
+        angles = m.op.Transpose(angles, perm=[1, 0, 2])
     if full[0] == batch:
         return angles
     if isinstance(batch, int):
@@ -203,12 +243,12 @@ def _first_of_batch(m: Match, x: Value) -> Value:
     return x
 
 
-def _without_heads(m: Match, angles: Value) -> Value:
-    """Return Squeeze(angles, 1), or the operand of an Unsqueeze."""
+def _without_heads(m: Match, angles: Value, axis: int) -> Value:
+    """Return Squeeze(angles, axis), or the operand of an Unsqueeze."""
     node = producer(angles, "Unsqueeze")  # a new node, or a node of the graph
     axes = array_of(node.input(1)) if node is not None else None
-    inner = node.inputs[0] if node is not None and axes is not None and axes.tolist() in ([1], [-3]) else None
-    return inner if inner is not None else m.op.Squeeze(angles, m.ints([1]))
+    inner = node.inputs[0] if node is not None and axes is not None and axes.tolist() in ([axis], [axis - 4]) else None
+    return inner if inner is not None else m.op.Squeeze(angles, m.ints([axis]))
 
 
 @register
@@ -217,7 +257,8 @@ class FuseRotary(RewritePass):
 
     Applies when: the angles are equal for both halves (by Concat, Gather of a table, product with signs, or constants)
     and for all heads, and belong to the positions of x. Angles of a single sequence are expanded over the batch, once
-    for all layers. A rotated part before unrotated features is fused as well.
+    for all layers. Heads behind the positions stay there, as rows. A rotated part before unrotated features is fused as
+    well.
     """
 
     info = PassInfo("fuse-rotary", opt_level=3, after=("merge-parallel",), ops=("Concat",))

@@ -29,7 +29,8 @@ _MAX_STACKED: Final = 100  # parts
 
 @register
 class SlicesToSplit(GraphPass):
-    """x[:a], x[a:b], x[b:] = Split(x); a Split with a single used part is a Slice; Split of Split = Split.
+    """x[:a], x[a:b], x[b:] = Split(x); a Split with a single used part is a Slice; Split of Split = Split; adjacent
+    parts in one Concat are one part.
 
     Applies when: the axis size is known, and slices with constant bounds and step 1 (or lists of consecutive indices)
     cover the axis without gaps and overlaps. Rotary embeddings halve each head like this; scikit-learn takes all
@@ -46,6 +47,10 @@ class SlicesToSplit(GraphPass):
         for node in list(graph.by_op.get("Split", ())):
             again = _split_again(node) if node.graph is graph else None
             if again is not None and ctx.spend("split_of_split", at=node):
+                _split_at_once(graph, node, *again)
+        for node in list(graph.by_op.get("Concat", ())):
+            again = _joined_again(node)
+            if again is not None and ctx.spend("concat_of_parts", at=node):
                 _split_at_once(graph, node, *again)
         for node in list(graph.by_op.get("Split", ())):
             found = _only_part(node)
@@ -139,14 +144,36 @@ def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
     rank = len(types.dims_of(part))
     if not rank or node.has_references or outer.has_references or _axis(outer, rank) != _axis(node, rank):
         return None
-    axis, whole = _axis(node, rank), outer.inputs[0]
-    parts = [w for v in outer.outputs for w in (node.outputs if v is part else [v])]
-    own, sizes = lengths_of(present(node.outputs), axis), lengths_of(parts, axis)
-    # In code that never runs, parts may be longer than the whole, which runtimes reject on loading.
-    if own is None or sizes is None or types.length_of(part, axis) != sum(own):
+    axis, own = _axis(node, rank), lengths_of(present(node.outputs), _axis(node, rank))
+    if own is None or types.length_of(part, axis) != sum(own):
         return None
-    is_whole = types.length_of(whole, axis) in (None, sum(sizes))
-    return (outer, axis, sizes, present(parts)) if is_whole else None
+    return _cut_otherwise(outer, axis, [w for v in outer.outputs for w in (node.outputs if v is part else [v])])
+
+
+def _joined_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
+    """Return (Split, axis, lengths, parts) if a Concat joins only adjacent parts of the Split, read by nothing else,
+    but not all parts; else None."""
+    first, split = node.inputs[0], own_producer(node.inputs[0], node, "Split")
+    if first is None or split is None or split.graph is not node.graph:
+        return None
+    rank, begin, end = len(types.dims_of(first)), first.index, first.index + len(node.inputs)
+    if not rank or node.has_references or split.has_references or _axis(split, rank) != _axis(node, rank):
+        return None
+    alone = split.outputs[begin:end] == node.inputs and all(v.only_user is node for v in node.operands)
+    if not alone or not 1 < end - begin < len(split.outputs):
+        return None
+    return _cut_otherwise(split, _axis(split, rank), [*split.outputs[:begin], node.output, *split.outputs[end:]])
+
+
+def _cut_otherwise(
+    split: Node, axis: int, parts: list[Value | None]
+) -> tuple[Node, int, list[int], list[Value]] | None:
+    """Return (Split, axis, lengths, parts) if the lengths of the parts are known and fit."""
+    sizes = lengths_of(parts, axis)
+    # In code that never runs, parts may be longer than the whole, which runtimes reject on loading.
+    if sizes is None or types.length_of(split.inputs[0], axis) not in (None, sum(sizes)):
+        return None
+    return split, axis, sizes, present(parts)
 
 
 def _split_at_once(graph: Graph, inner: Node, outer: Node, axis: int, sizes: list[int], parts: list[Value]) -> None:
