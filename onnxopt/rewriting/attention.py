@@ -1,8 +1,9 @@
-"""Parts of decomposed attention: masks, scores, and rotary tables with equal halves."""
+"""Parts of decomposed attention: masks, scores, windows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -13,7 +14,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import repeated
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node, producer
-from onnxopt.operators import UNARY
+from onnxopt.operators.operands import read_equation
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.match import Match
@@ -201,24 +202,24 @@ class Filled:
 
 @dataclass(eq=False, repr=False)
 class Scores:
-    """cap Tanh(q turned · scale / cap), followed by `terms` in order: each a value to add, or a Where."""
+    """cap Tanh(q kᵀ · scale / cap), followed by `terms` in order: each a value to add, or a Where."""
 
     q: Value
-    turned: Value
-    scale: float
-    cap: float
-    terms: tuple[Value | Filled, ...]
+    keys: Value
     through: tuple[Value, ...]  # values from the product to the result
+    turned: bool = True  # the last axes of `keys` are swapped
+    scale: float = 1.0
+    cap: float = 0.0
+    terms: tuple[Value | Filled, ...] = ()
 
 
 def scores_of(value: Value, reach: int = _MAX_SCORE_DEPTH) -> Scores | None:
     """Return the parts of attention scores, or None for any other computation."""
-    node = producer(value, "MatMul", "Where", "Add", "Mul", "Div", "Tanh")
+    node = producer(value, "MatMul", "Einsum", "Where", "Add", "Mul", "Div", "Tanh")
     if node is None or not reach or value.index:
         return None
-    if node.op == "MatMul":
-        q, turned = node.operands
-        return Scores(q, turned, 1.0, 0.0, (), (value,))
+    if node.op == "MatMul" or (node.op == "Einsum" and _is_of_rows(node)):
+        return Scores(node.operands[0], node.operands[1], (value,), node.op == "MatMul")
     if node.op == "Where":
         return _filled(node, reach - 1)
     for i, inner in enumerate(node.operands[: 2 if node.op in ("Add", "Mul") else 1]):
@@ -229,20 +230,29 @@ def scores_of(value: Value, reach: int = _MAX_SCORE_DEPTH) -> Scores | None:
     return None
 
 
+def _is_of_rows(einsum: Node) -> bool:
+    """Whether an Einsum multiplies the rows of two operands: …id, …jd -> …ij."""
+    found = read_equation(einsum.attr("equation"), [types.rank(v) for v in einsum.operands])
+    if found is None or found.has_diagonal or [len(t) > 1 for t in found.terms] != [True, True]:
+        return False
+    (*lead, i, d), (*others, j, e) = found.terms
+    return (others, e) == (lead, d) and found.result == (*lead, i, j)
+
+
 def _further(s: Scores, node: Node, other: Value | None) -> Scores | None:
     """Return the scores with one more node applied, or None."""
     through = (*s.through, node.output)
     if node.op == "Add":
-        return None if other is None else Scores(s.q, s.turned, s.scale, s.cap, (*s.terms, other), through)
+        return None if other is None else replace(s, terms=(*s.terms, other), through=through)
     if s.terms:
         return None
     if node.op == _CAP:  # a cap of -1 is pending: the factor behind Tanh is not seen yet
-        return None if s.cap else Scores(s.q, s.turned, s.scale, -1.0, (), through)
+        return None if s.cap else replace(s, cap=-1.0, through=through)
     number = one_number(other)
     if number is None or s.cap > 0 or (node.op == "Div" and not number):
         return None
     number = 1.0 / number if node.op == "Div" else number
-    return Scores(s.q, s.turned, s.scale * number, number if s.cap else 0.0, (), through)
+    return replace(s, scale=s.scale * number, cap=number if s.cap else 0.0, through=through)
 
 
 def _filled(node: Node, reach: int) -> Scores | None:
@@ -254,7 +264,7 @@ def _filled(node: Node, reach: int) -> Scores | None:
         s = scores_of(inner, reach)
         if s is not None and s.cap >= 0:
             filled = Filled(condition, not i, other)
-            return Scores(s.q, s.turned, s.scale, s.cap, (*s.terms, filled), (*s.through, node.output))
+            return replace(s, terms=(*s.terms, filled), through=(*s.through, node.output))
     return None
 
 
@@ -269,100 +279,34 @@ def one_number(value: Value | None) -> float | None:
     return float(array.item()) if element_kind(array) in "fiu" and not np.isnan(array.item()) else None
 
 
-# -- rotary tables ------------------------------------------------------------------------------------------------
-
-_MAX_ROTATION_DEPTH: Final = 8
+# -- windows ------------------------------------------------------------------------------------------------------
 
 
-def half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _MAX_ROTATION_DEPTH) -> Value | None:
-    """Return the second half of [h, h] along the last axis, or of [-h, h] with sign -1; None if the halves may differ.
+def of_windows(m: Match, parts: Sequence[Value]) -> Sequence[Value]:
+    """Return values [batch, windows, heads, rows, width] as [batch * windows, heads, rows, width].
 
-    With `paired` the halves are the elements at even and at odd indices.
+    If a Split of heads, rows or width gives them alone, its operand gets these axes.
     """
-    if value.constant:
-        a, b = _halves_of(value.array, paired)
-        equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
-        return m.const(np.ascontiguousarray(b), like=value.array) if equal else None
-    node = producer(value)
-    if node is None or not reach or node.inputs[0] is None:
-        return None
-    if node.op == "Concat":
-        return None if paired else _half_of_concat(m, node, sign)
-    if node.op == "Mul":
-        return _half_of_product(m, node, sign, paired, reach - 1)
-    if node.op == "Gather" and paired and sign == 1 and _is_of_pairs(m, node):
-        return node.inputs[0]
-    if not _keeps_halves(m, node, sign):
-        return None
-    inner = half(m, node.inputs[0], sign, paired, reach - 1)
-    return None if inner is None else m.op[node.op](inner, *node.inputs[1:], like=node)
+    split = producer(parts[0], "Split")
+    axis = split.attr("axis") % 5 if split is not None else 0
+    if split is None or axis < 2 or {*split.results} != {*parts} or any(v.only_user is None for v in parts):
+        return [with_one_lead(m, x) for x in parts]
+    made = m.op.Split(with_one_lead(m, split.operands[0]), *split.inputs[1:], axis=axis - 1, outputs=len(parts))
+    return [made[v.index] for v in parts]
 
 
-def _keeps_halves(m: Match, node: Node, sign: int) -> bool:
-    """Whether a node applied to a half of its first operand gives the half of its result, with the sign."""
-    if node.op in ("Unsqueeze", "Squeeze", "Gather"):
-        return _keeps_last(m, node)
-    return node.op == "Cast" or (sign == 1 and node.op in UNARY)
+def with_one_lead(m: Match, x: Value) -> Value:
+    """Return a value with the first two axes as one."""
+    turn = producer(x, "Transpose")
+    if turn is not None and x.only_user is not None and list(turn.attr("perm") or ())[:2] == [0, 1]:
+        return m.op.Transpose(with_one_lead(m, turn.operands[0]), perm=[0, *(i - 1 for i in turn.attr("perm")[2:])])
+    dims = m.dims(x)
+    lead = dims[0] * dims[1] if isinstance(dims[0], int) and isinstance(dims[1], int) else None
+    return m.op.Reshape(x, target(m, (lead, *dims[2:])))
 
 
-def _half_of_concat(m: Match, node: Node, sign: int) -> Value | None:
-    """Return a half of a Concat of two equal parts, the first of them with the sign."""
-    rank = m.rank(node.output)
-    if len(node.inputs) != 2 or rank is None or node.attr("axis") % rank != rank - 1:
-        return None
-    first, second = node.inputs
-    if sign < 0:
-        turned = first.producer if first is not None else None
-        first = turned.inputs[0] if turned is not None and turned.op == "Neg" else None
-    return second if first is second else None
-
-
-def _halves_of(array: Array, paired: bool) -> tuple[Array, Array]:
-    if not array.ndim:
-        return array, array
-    middle = array.shape[-1] // 2
-    return (array[..., ::2], array[..., 1::2]) if paired else (array[..., :middle], array[..., middle:])
-
-
-def _is_of_pairs(m: Match, node: Node) -> bool:
-    """Whether a Gather takes each element of the last axis twice, in order."""
-    data, indices = node.inputs
-    dims = m.shape(data) if data is not None else None
-    if not dims or indices is None or not indices.constant or node.attr("axis") % len(dims) != len(dims) - 1:
-        return False
-    return isinstance(dims[-1], int) and np.array_equal(indices.array, np.repeat(np.arange(dims[-1]), 2))
-
-
-def _half_of_product(m: Match, node: Node, sign: int, paired: bool, reach: int) -> Value | None:
-    """Return a half of a product whose second factor is a number, or the sign of each half."""
-    for value, other in (node.inputs, node.inputs[::-1]):
-        if value is None or other is None or not other.constant:
-            continue
-        array = other.array
-        if array.size == 1 and array.ndim <= (m.rank(value) or 0):
-            inner = half(m, value, sign, paired, reach)
-            return None if inner is None else m.op.Mul(inner, other)
-        if _is_sign_of_halves(array, m.shape(value), paired):
-            return half(m, value, -sign, paired, reach)
-    return None
-
-
-def _is_sign_of_halves(array: Array, dims: Shape | None, paired: bool) -> bool:
-    """Whether a factor of a value of these dims is -1 on the first half of the last axis, and 1 on the second."""
-    count = array.size
-    if not dims or not 0 < array.ndim <= len(dims) or dims[-1] != count or array.shape[-1] != count:
-        return False
-    signs = np.tile([-1, 1], count // 2) if paired else np.repeat([-1, 1], count // 2)
-    return np.array_equal(array.reshape(-1), signs)
-
-
-def _keeps_last(m: Match, node: Node) -> bool:
-    """Whether the last axis of the result is the whole last axis of the first operand."""
-    before, after = m.rank(node.inputs[0]) if node.inputs[0] is not None else None, m.rank(node.output)
-    if not before or not after:
-        return False
-    if node.op == "Gather":
-        return bool(node.attr("axis") % before != before - 1)
-    axes = listed_axes(node)
-    longer = max(before, after)
-    return axes is not None and all(a % longer != longer - 1 for a in axes)
+def target(m: Match, dims: Shape) -> Value:
+    """Return the target of a Reshape to these dims; declines for several unknown dims."""
+    sizes = [n if isinstance(n, int) else -1 for n in dims]
+    m.require(sizes.count(-1) <= 1, "more than one unknown size")
+    return m.ints(sizes)

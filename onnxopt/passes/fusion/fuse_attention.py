@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from onnx import TensorProto
@@ -19,11 +19,23 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
-from onnxopt.rewriting.attention import Filled, Kept, kept_by, kept_by_numbers, one_number, scores_of
+from onnxopt.rewriting.attention import (
+    Filled,
+    Kept,
+    kept_by,
+    kept_by_numbers,
+    of_windows,
+    one_number,
+    scores_of,
+    target,
+    with_one_lead,
+)
+from onnxopt.rewriting.compositions import LEFT
 
 _HIDES: Final = "a mask of minus infinity for all keys: the operator gives zeros, the formula NaN"
 _UNKNOWN_MASK: Final = "a mask that may be the lowest number for all keys: the operator gives zeros, the formula means"
 _PAST: Final = "it has a past, or gives scores"
+_RANKS: Final = (3, 4, 5)  # of batches of heads: without heads; with windows in front of heads
 _HUGE: Final = 1e30  # scores are negligible beside it
 _NEXT: Final = np.nextafter(np.finfo(np.float32).min, np.float32(0))  # the number next to the lowest
 
@@ -38,25 +50,51 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     """
     m.require(m.opset >= 23, "the operator is there from opset 23 on")
     m.require(m.dtype(v) in (TensorProto.FLOAT, TensorProto.FLOAT16), "neither float32 nor float16")
-    m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
+    m.require(m.softmax.attr("axis") in (-1, len(m.dims(x)) - 1), "the softmax is not over the keys")
     m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
     s = scores_of(x)
     m.require(s is not None and s.cap >= 0, "not the scores of queries and keys")
     assert s is not None
     m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
-    (q, of_queries), (turned, of_keys) = _unscaled(s.q), _unscaled(s.turned)
+    (q, of_queries), (keys, of_keys) = _unscaled(s.q), _unscaled(s.keys)
     scale = s.scale * of_queries * of_keys
     m.require(0 < scale <= np.finfo(np.float32).max, "the scale is not positive, or none")
-    sizes = _sizes(m, q, turned, v)
-    keys = _straight(m, turned)
+    keys = _straight(m, keys) if s.turned else keys
+    sizes = _sizes(m, q, keys, v)
+    same = s.turned or types.length_of(q, -1) == types.length_of(keys, -1) is not None
+    m.require(same, "a size may be 1 and broadcast")
     terms, causal = _without_causal(m, s.terms, sizes)
     needed = Kept.SOME if len(s.terms) == 1 else Kept.FIRST  # a key kept by all masks is kept by the sum
     mask = _mask(m, terms, Kept.UNKNOWN if guarded is not None else needed)
     if mask is not None:
         mask = _as_large(m, mask, q, keys, v, sizes)
-    more: dict[str, float] = ({"softcap": s.cap} if s.cap else {}) | ({"is_causal": 1} if causal else {})
-    result: Value = m.op.Attention(q, keys, v, mask, scale=scale, **more)  # type: ignore[call-overload]
+    more: dict[str, Any] = ({"softcap": s.cap} if s.cap else {}) | ({"is_causal": 1} if causal else {})
+    if len(sizes) == 3:
+        more |= {"q_num_heads": 1, "kv_num_heads": 1}
+    operands = (q, keys, v) if len(sizes) < 5 else of_windows(m, (q, keys, v))
+    result: Value = m.op.Attention(*operands, mask, scale=scale, **more)
+    if len(sizes) == 5:
+        result = m.op.Reshape(result, target(m, (*sizes[:-1], m.dims(v)[-1])))
+        beside = [m.anchor.output.only_user, *(x.producer for x in (q, keys, v))]
+        merging = sum(n is not None and n.op in ("Reshape", "Transpose") for n in beside)
+        gone = [*s.through, *m.softmax.outputs, *m.anchor.outputs] + [s.keys] * (
+            producer(s.keys, "Transpose") is not None
+        )
+        m.require(len(m.new_nodes) - merging <= len(gone), LEFT)
     return result
+
+
+def _of_batches(m: Match, mask: Value, full: Shape, lead: Shape) -> Value:
+    """Return a mask of dims `full` for scores with axes `lead` in front, as [batch, heads, queries, keys]."""
+    if len(full) == 3 and full[0] != 1:
+        return m.op.Unsqueeze(mask, m.ints([1]))
+    if len(full) < 5:
+        return mask
+    # Measured: repeating the masks of windows for each batch takes longer than the operator saves.
+    m.require(
+        full[:2] in ((1, 1), lead[:2]), "a mask of some windows or batches, which would be repeated for the others"
+    )
+    return mask if len(m.dims(mask)) < 5 else with_one_lead(m, mask)
 
 
 def _unscaled(x: Value) -> tuple[Value, float]:
@@ -92,24 +130,27 @@ def _is_causal(m: Match, term: Value | Filled, sizes: Shape, least: float) -> bo
         dims, found = m.dims(term), bounds(term)
         hides = found is not None and found.hides and found.low == found.high == 0
         kept = kept_by_numbers(term) if hides else Kept.UNKNOWN
-    full = (1,) * (4 - len(dims)) + dims
-    return kept == Kept.CAUSAL and full == (1, 1, *sizes[2:]) and None not in sizes[2:]
+    rows = sizes[-2:]
+    return kept == Kept.CAUSAL and dims[-2:] == rows and {*dims[:-2]} <= {1} and None not in rows
 
 
-def _sizes(m: Match, q: Value, turned: Value, v: Value) -> Shape:
-    """Return (batch, heads, queries, keys). Widths and numbers of keys and values are equal, as the products
-    require."""
-    shapes = (batch, heads, rows, _), keys, values = [_of_heads(m, x) for x in (q, turned, v)]
-    alike = keys[:2] == values[:2] == (batch, heads) and None not in (batch, heads)
-    m.require(alike, "batches or heads may differ, and broadcast")
+def _sizes(m: Match, q: Value, k: Value, v: Value) -> Shape:
+    """Return (batch, heads, queries, keys): without heads, or with windows in front of heads, too.
+
+    Widths and numbers of keys and values are equal, as the products require.
+    """
+    shapes = queries, keys, values = [_of_heads(m, x, _RANKS) for x in (q, k, v)]
+    lead = queries[:-2]
+    m.require(keys[:-2] == values[:-2] == lead and None not in lead, "batches or heads may differ, and broadcast")
     m.require(all(0 not in s for s in shapes), "there is nothing, of which runtimes take no Attention")
-    m.require(some_keys(keys[3], rows), "no keys may be left of some: the operator fails then, the formula gives zeros")
-    return batch, heads, rows, keys[3]
+    many = some_keys(keys[-2], queries[-2])
+    m.require(many, "no keys may be left of some: the operator fails then, the formula gives zeros")
+    return *queries[:-1], keys[-2]
 
 
-def _of_heads(m: Match, x: Value) -> Shape:
+def _of_heads(m: Match, x: Value, ranks: Sequence[int] = (4,)) -> Shape:
     """Return (batch, heads, rows, width); declines for another rank."""
-    m.require(m.rank(x) == 4, "not batches of heads")
+    m.require(m.rank(x) in ranks, "not batches of heads")
     return m.dims(x)
 
 
@@ -126,11 +167,11 @@ def some_keys(columns: Dim, rows: Dim) -> bool:
 def _straight(m: Match, turned: Value) -> Value:
     """Return the keys with the last axes swapped back: the operand of the Transpose, if possible."""
     node = producer(turned, "Transpose")
-    perm = list(node.attr("perm") or ()) if node is not None else []
-    if node is None or node.inputs[0] is None or len(perm) != 4:
-        return m.op.Transpose(turned, perm=[0, 1, 3, 2])
-    straight = [*perm[:2], perm[3], perm[2]]
-    return node.inputs[0] if straight == [0, 1, 2, 3] else m.op.Transpose(node.inputs[0], perm=straight)
+    before, perm = turned, [*range(len(_of_heads(m, turned, _RANKS)))]
+    if node is not None and "perm" in node.attributes:
+        before, perm = node.operands[0], list(node.attr("perm"))
+    straight = [*perm[:-2], perm[-1], perm[-2]]
+    return before if straight == sorted(perm) else m.op.Transpose(before, perm=straight)
 
 
 def _mask(m: Match, terms: Sequence[Value | Filled], needed: Kept) -> Value | None:
@@ -200,31 +241,31 @@ def _numbers(m: Match, term: Value | Filled, filled: Filled | None, needed: Kept
 
 def _as_large(m: Match, mask: Value, q: Value, keys: Value, v: Value, sizes: Shape) -> Value:
     """Return the mask expanded over all queries and keys, where a single row or column is possible."""
-    batch, heads, rows, columns = sizes
+    rows, columns = sizes[-2:]
     dims = m.dims(mask)
     rank = len(dims)
-    m.require(0 < rank <= 4, "the mask has another rank")
-    full = (1,) * (4 - rank) + dims
-    widens = full[0] not in (1, batch) or full[1] not in (1, heads) or full[2] not in (1, rows)
+    m.require(0 < rank <= len(sizes), "the mask has another rank")
+    full = (1,) * (len(sizes) - rank) + dims
+    widens = any(n not in (1, size) for n, size in zip(full, sizes[:-1]))
     m.require(not widens, "the mask may widen the scores")
     # keys, values and mask columns are equally many, or the mask has a single column; otherwise the product fails
-    sure = full[3] == 1 or columns == m.dims(v)[2] is not None
-    m.require(full[3] == columns is not None or sure, "the mask may widen the scores")
+    sure = full[-1] == 1 or columns == m.dims(v)[-2] is not None
+    m.require(full[-1] == columns is not None or sure, "the mask may widen the scores")
     wanted = [m.ints([1]), m.ints([1])]
-    if full[2] != rows or rank < 2:
-        wanted[0] = _size(m, mask, rank - 1) if rows == columns == full[3] else _size(m, q, 2)
-    if full[3] != columns:
-        wanted[1] = _size(m, keys, 2)
-    return _expanded(m, mask, wanted)
+    if full[-2] != rows or rank < 2:
+        wanted[0] = _size(m, mask, rank - 1) if rows == columns == full[-1] else _size(m, q, len(sizes) - 2)
+    if full[-1] != columns:
+        wanted[1] = _size(m, keys, len(sizes) - 2)
+    return _expanded(m, _of_batches(m, mask, full, sizes[:-2]), wanted, rank)
 
 
-def _expanded(m: Match, mask: Value, wanted: Sequence[Value]) -> Value:
-    """Return the mask expanded to at least the last two sizes."""
+def _expanded(m: Match, mask: Value, wanted: Sequence[Value], rank: int) -> Value:
+    """Return the mask, which had this rank, expanded to at least the last two sizes."""
     numbers = arrays_of(wanted)
     if numbers is None:
         return m.op.Expand(mask, m.op.Concat(*wanted, axis=0))
     target = [n.item() for n in numbers]
-    return mask if target == [1, 1] and len(m.dims(mask)) > 1 else m.op.Expand(mask, m.ints(target))
+    return mask if target == [1, 1] and rank > 1 else m.op.Expand(mask, m.ints(target))
 
 
 def _size(m: Match, value: Value, axis: int) -> Value:
@@ -341,9 +382,9 @@ class FuseAttention(RewritePass):
     minus infinity for all keys, or zeros replace the resulting NaN. A causal mask (a triangle, or compared positions)
     becomes is_causal. Biases and masks are added up; booleans stay booleans; a single row for all queries is expanded,
     once for all readers of the mask; the lowest number becomes its neighbour, for which formula and operator give the
-    mean of all values.
+    mean of all values. Windows in front of heads become batches; without an axis of heads there is one head.
     Keeps: masks of unknown numbers; masks with minus infinity and no zeros: if all keys are hidden, the operator gives
-    zeros and the formula NaN.
+    zeros and the formula NaN; masks that differ for windows and not for batches.
     Keys and values are read before copies are made for grouped queries; past and new ones are concatenated by the
     operator.
     Not done: types other than float32 and float16; float16 masks of the lowest number. Without queries, keys or batch

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
+from onnxopt.operators import UNARY
 from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, either, op, rewrite, var
-from onnxopt.rewriting.attention import half
 from onnxopt.rewriting.rule import listed_axes
 
 _MAX_STEPS: Final = 8  # nodes before x, whose operand may have the batch of x: embeddings are about five nodes away
@@ -26,7 +28,7 @@ def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     negated = producer(m.turned.inputs[0], "Neg") is not None
     _require_halves(m, x)
     m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
-    c, s = half(m, cos, 1), half(m, sin, 1 if negated else -1)
+    c, s = _half(m, cos, 1), _half(m, sin, 1 if negated else -1)
     m.require(c is not None and s is not None, "the angles are not the same for both halves")
     assert c is not None and s is not None
     return _rotated(m, x, (c, cos), (s, sin))
@@ -73,7 +75,7 @@ def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     ones = [d[-1:] for d in dims] == [(2,), (1,), (1,)]  # in row-major order pairs are adjacent
     m.require(ones and m.turned.attr("axis") in (-1, len(dims[0]) - 1), "not pairs of features")
     m.require(types.same_shape(x, m.row.output), "not pairs of features")
-    c, s = half(m, cos, 1, True), half(m, sin, 1 if negated else -1, True)
+    c, s = _half(m, cos, 1, True), _half(m, sin, 1 if negated else -1, True)
     m.require(c is not None and s is not None, "the angles are not the same for both of a pair")
     assert c is not None and s is not None
     return _rotated(m, x, (c, cos), (s, sin), interleaved=1)
@@ -190,14 +192,14 @@ def _rotated(m: Match, x: Value, *angles: tuple[Value, Value], **attributes: int
 
 def _embedded(m: Match, x: Value, dims: Shape, heads: int, *angles: Value, **attributes: Any) -> Value:
     """Return RotaryEmbedding(x); of x [batch, positions, heads, width] as rows, if `heads` are given."""
-    if not heads:
-        return m.op.RotaryEmbedding(x, *angles, **attributes)
     width = dims[3]
     assert isinstance(width, int)
-    rows = m.op.Reshape(x, m.ints([0, 0, heads * width]))
-    return m.op.Reshape(
-        m.op.RotaryEmbedding(rows, *angles, **(attributes | {"num_heads": heads})), m.ints([0, 0, heads, width])
-    )
+    if heads:
+        x, attributes = m.op.Reshape(x, m.ints([0, 0, heads * width])), attributes | {"num_heads": heads}
+    rows: Value = m.op.RotaryEmbedding(x, *angles, **attributes)
+    if not heads:
+        return rows
+    return m.op.Reshape(rows, m.ints([0, 0, heads, width]))
 
 
 def _full(m: Match, angles: Value) -> Shape:
@@ -249,6 +251,105 @@ def _without_heads(m: Match, angles: Value, axis: int) -> Value:
     axes = array_of(node.input(1)) if node is not None else None
     inner = node.inputs[0] if node is not None and axes is not None and axes.tolist() in ([axis], [axis - 4]) else None
     return inner if inner is not None else m.op.Squeeze(angles, m.ints([axis]))
+
+
+# -- tables of angles ---------------------------------------------------------------------------------------------
+
+_MAX_ROTATION_DEPTH: Final = 8
+
+
+def _half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _MAX_ROTATION_DEPTH) -> Value | None:
+    """Return the second half of [h, h] along the last axis, or of [-h, h] with sign -1; None if the halves may differ.
+
+    With `paired` the halves are the elements at even and at odd indices.
+    """
+    if value.constant:
+        a, b = _halves_of(value.array, paired)
+        equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
+        return m.const(np.ascontiguousarray(b), like=value.array) if equal else None
+    node = producer(value)
+    if node is None or not reach or node.inputs[0] is None:
+        return None
+    if node.op == "Concat":
+        return None if paired else _half_of_concat(m, node, sign)
+    if node.op == "Mul":
+        return _half_of_product(m, node, sign, paired, reach - 1)
+    if node.op == "Gather" and paired and sign == 1 and _is_of_pairs(m, node):
+        return node.inputs[0]
+    if not _keeps_halves(m, node, sign):
+        return None
+    inner = _half(m, node.inputs[0], sign, paired, reach - 1)
+    return None if inner is None else m.op[node.op](inner, *node.inputs[1:], like=node)
+
+
+def _keeps_halves(m: Match, node: Node, sign: int) -> bool:
+    """Whether a node applied to a half of its first operand gives the half of its result, with the sign."""
+    if node.op in ("Unsqueeze", "Squeeze", "Gather"):
+        return _keeps_last(m, node)
+    return node.op == "Cast" or (sign == 1 and node.op in UNARY)
+
+
+def _half_of_concat(m: Match, node: Node, sign: int) -> Value | None:
+    """Return a half of a Concat of two equal parts, the first of them with the sign."""
+    rank = m.rank(node.output)
+    if len(node.inputs) != 2 or rank is None or node.attr("axis") % rank != rank - 1:
+        return None
+    first, second = node.inputs
+    if sign < 0:
+        turned = first.producer if first is not None else None
+        first = turned.inputs[0] if turned is not None and turned.op == "Neg" else None
+    return second if first is second else None
+
+
+def _halves_of(array: Array, paired: bool) -> tuple[Array, Array]:
+    if not array.ndim:
+        return array, array
+    middle = array.shape[-1] // 2
+    return (array[..., ::2], array[..., 1::2]) if paired else (array[..., :middle], array[..., middle:])
+
+
+def _is_of_pairs(m: Match, node: Node) -> bool:
+    """Whether a Gather takes each element of the last axis twice, in order."""
+    data, indices = node.inputs
+    dims = m.shape(data) if data is not None else None
+    if not dims or indices is None or not indices.constant or node.attr("axis") % len(dims) != len(dims) - 1:
+        return False
+    return isinstance(dims[-1], int) and np.array_equal(indices.array, np.repeat(np.arange(dims[-1]), 2))
+
+
+def _half_of_product(m: Match, node: Node, sign: int, paired: bool, reach: int) -> Value | None:
+    """Return a half of a product whose second factor is a number, or the sign of each half."""
+    for value, other in (node.inputs, node.inputs[::-1]):
+        if value is None or other is None or not other.constant:
+            continue
+        array = other.array
+        if array.size == 1 and array.ndim <= (m.rank(value) or 0):
+            inner = _half(m, value, sign, paired, reach)
+            return None if inner is None else m.op.Mul(inner, other)
+        if _is_sign_of_halves(array, m.shape(value), paired):
+            return _half(m, value, -sign, paired, reach)
+    return None
+
+
+def _is_sign_of_halves(array: Array, dims: Shape | None, paired: bool) -> bool:
+    """Whether a factor of a value of these dims is -1 on the first half of the last axis, and 1 on the second."""
+    count = array.size
+    if not dims or not 0 < array.ndim <= len(dims) or dims[-1] != count or array.shape[-1] != count:
+        return False
+    signs = np.tile([-1, 1], count // 2) if paired else np.repeat([-1, 1], count // 2)
+    return np.array_equal(array.reshape(-1), signs)
+
+
+def _keeps_last(m: Match, node: Node) -> bool:
+    """Whether the last axis of the result is the whole last axis of the first operand."""
+    before, after = m.rank(node.inputs[0]) if node.inputs[0] is not None else None, m.rank(node.output)
+    if not before or not after:
+        return False
+    if node.op == "Gather":
+        return bool(node.attr("axis") % before != before - 1)
+    axes = listed_axes(node)
+    longer = max(before, after)
+    return axes is not None and all(a % longer != longer - 1 for a in axes)
 
 
 @register

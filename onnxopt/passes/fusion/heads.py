@@ -16,27 +16,42 @@ from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, op, rewrite, var
 from onnxopt.rewriting.attention import scores_of
 
-_TURNED = [0, 2, 1, 3]  # exchanges [batch, rows, heads, width] and [batch, heads, rows, width]
+# Permutations that exchange [batch, rows, heads, width] and [batch, heads, rows, width], and the same without a batch.
+_TURNS: Final = ([0, 2, 1, 3], [1, 0, 2])
 _OTHER_TURN = "not rows and heads are exchanged"
 
 
 @rewrite(op.Transpose(op.Attention(var("q"), var("k"), var("v"), ..., name="attention", shared=True), name="back"))
 def attention_of_rows(m: Match, q: Value, k: Value, v: Value) -> tuple[Value, ...]:
-    """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows with the heads side by side, where ᵀ turns rows and heads."""
+    """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows with the heads side by side, where ᵀ turns rows and heads.
+
+    Batches of a single head, turned with the rows, become heads of a single batch.
+    """
     m.require(_is_turn(m.back), _OTHER_TURN)
     m.require(m.attention.output.only_user is m.back, "the result is used elsewhere")
     (_, heads, _, _), (_, keys, _, _), (_, _, _, width) = (_known_dims(m, x) for x in (q, k, v))
     splits: dict[Node, Sequence[Value]] = {}
     rows = [_rows_of(m, x, splits) for x in (q, k, v)]
-    like, outputs = m.attention, m.attention.outputs
-    reads = *rows, *like.inputs[3:]
+    like, outputs, given = m.attention, m.attention.outputs, m.attention.inputs[3:]
+    if m.rank(q) == 3:
+        alone = {*given[1:], *outputs[1:]} <= {None}
+        m.require(alone and like.attr("q_num_heads", 0) == 1, "several heads, or a past")
+        given = [_of_one_batch(m, v) for v in given]
+    reads = *rows, *given
     made = m.op.Attention(*reads, like=like, q_num_heads=heads, kv_num_heads=keys, outputs=len(outputs))
     result, *others = made if isinstance(made, tuple) else [made]
-    given = [(old, new) for old, new in zip(outputs[1:], others) if old is not None]
-    m.results = [m.back.output, *(old for old, _ in given)]
+    kept = [(old, new) for old, new in zip(outputs[1:], others) if old is not None]
+    m.results = [m.back.output, *(old for old, _ in kept)]
     m.bindings.roots = (m.back,)
     m.before = m.attention  # what reads present keys may stand between the two
-    return m.op.Reshape(result, m.ints([0, 0, heads, width])), *(new for _, new in given)
+    shape = [0, 0, heads, width] if m.rank(q) == 4 else [-1, heads, width]
+    return m.op.Reshape(result, m.ints(shape)), *(new for _, new in kept)
+
+
+def _of_one_batch(m: Match, mask: Value | None) -> Value | None:
+    """Return a mask of batches with a single head as a mask of heads in a single batch."""
+    m.require(mask is None or m.rank(mask), "a mask of unknown rank")
+    return m.op.Transpose(mask, perm=[1, 0, 2, 3]) if mask is not None and len(m.dims(mask)) == 4 else mask
 
 
 def _rows_of(m: Match, x: Value, splits: dict[Node, Sequence[Value]]) -> Value:
@@ -45,26 +60,26 @@ def _rows_of(m: Match, x: Value, splits: dict[Node, Sequence[Value]]) -> Value:
     node = m.known(producer(x, "Transpose", "Split", "RotaryEmbedding"), "operands come with the heads in front")
     _, heads, _, width = _known_dims(m, x)
     m.require(all(map(_is_read_as_rows, node.results)), "the turned operands are used elsewhere")
-    source = present(node.inputs)[0]
+    source, rank = node.operands[0], len(m.dims(x))
     if node.op == "Transpose":
         m.require(_is_turn(node), _OTHER_TURN)
-        return m.op.Reshape(source, m.ints([0, 0, heads * width]))
+        return m.op.Reshape(source, m.ints([0, 0, heads * width] if rank == 4 else [1, -1, heads * width]))
     if node.op == "RotaryEmbedding":
         return m.op.RotaryEmbedding(_rows_of(m, source, splits), *node.inputs[1:], like=node, num_heads=heads)
     if node not in splits:
-        m.require(node.attr("axis") in (1, -3), "not heads are split")
+        m.require(node.attr("axis") in (rank - 3, -3), "not heads are split")
         sizes = [_known_dims(m, v)[1] * width for v in node.results]
         splits[node] = m.op.Split(_rows_of(m, source, splits), m.ints(sizes), axis=2, outputs=len(sizes))
     return splits[node][node.outputs.index(x)]
 
 
 def _is_turn(node: Node) -> bool:
-    return list(node.attr("perm") or ()) == _TURNED
+    return list(node.attr("perm") or ()) in _TURNS
 
 
 def _known_dims(m: Match, x: Value) -> tuple[int, int, int, int]:
-    """Return the dims of heads; the first and third may be unknown."""
-    dims = m.dims(x)
+    """Return the dims of heads; the first and third may be unknown. A single batch need have no axis."""
+    dims = (1,) * (m.rank(x) == 3) + m.dims(x)
     m.require(
         len(dims) == 4 and all(isinstance(n, int) and n > 0 for n in dims[1::2]),
         "the heads, or their width, are unknown",
@@ -89,6 +104,7 @@ class AttentionHeads(RewritePass):
 
     Applies when: queries, keys, values and the result are transposed, each alone or before a Split of their heads, also
     in front of a RotaryEmbedding; the transposed values have no other readers. Past and present keys keep their layout.
+    Batches of one head are turned to heads of one batch.
     """
 
     info = PassInfo("attention-heads", opt_level=3, after=("fuse-attention",), ops=("Attention",))
@@ -113,8 +129,8 @@ def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | N
     m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
     s = m.known(scores_of(x), "not the scores of queries and keys")
     m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
-    shapes = queries, turned, given, values = [m.dims(x) for x in (s.q, s.turned, v, m.values.output)]
-    m.require(all(len(d) == 4 for d in shapes), "not batches of heads")
+    shapes = queries, turned, given, values = [m.dims(x) for x in (s.q, s.keys, v, m.values.output)]
+    m.require(s.turned and all(len(d) == 4 for d in shapes), "not batches of heads")
     (batch, many, rows, width), (_, few, _, size) = queries, given
     m.require(
         turned[:2] == values[:2] == (batch, many) and batch is not None, "batches or heads may differ, and broadcast"
@@ -124,7 +140,7 @@ def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | N
     m.require(
         m.values.attr("axis") in (1, -3) and is_regular(heads, few), "not as many queries for each head, in order"
     )
-    keys = _few(m, s.turned, few)
+    keys = _few(m, s.keys, few)
     group = many // few
     count = rows if isinstance(rows, int) else -1
     scores = m.op.MatMul(m.op.Reshape(s.q, m.ints([0, few, max(group * count, -1), width])), keys)
