@@ -126,7 +126,7 @@ def test_inline_weights_beyond_protobufs_limit_are_an_error(run: Run, tmp_path: 
     model = write_model(tmp_path / "in" / "m.onnx", ["w.bin"], missing=True, size=600_000_000)
     with open(model.with_name("w.bin"), "wb") as f:
         f.truncate(2_400_000_000)
-    folds = ("--disable", "sum_with_zeros,neutral_tensor")  # sums with zeros would be folded
+    folds = ("--disable", "sum_with_zeros,neutral_operand")  # sums with zeros would be folded
     done = run("optimize", "in/m.onnx", "out.onnx", "--external", "inline", "--no-verify", *folds)
     assert done.returncode == 2
     assert "2.2 GiB of weights" in done.stderr

@@ -69,8 +69,8 @@ def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> N
     first, second, *_ = run("why", source, "implicit-broadcast").stdout.splitlines()
     assert first == "expand_of_operand: fired 0 times; 1 node of its 23 operators left"
     assert second.startswith("  1 time: Add|And|BitShift|BitwiseAnd|…: reads no ")
-    operand = "    ✗ 0  n1: float[batch,4,8,8]  (not constant: made by BatchNormalization)\n"
-    assert operand in run("why", source, "add_zero").stdout
+    operand = "    ✗ c  n1: float[batch,4,8,8]  (not constant: made by BatchNormalization)\n"
+    assert operand in run("why", source, "neutral_operand").stdout
     fired = run("why", source, "conv-bn-folding")
     assert "fold_matmul_bn: fired 0 times" in fired.stdout
     assert "it is Conv" in fired.stdout

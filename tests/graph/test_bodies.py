@@ -142,7 +142,7 @@ def test_names_inside_bodies_are_those_of_the_scopes_around(proto: ModelProto, l
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 300, suppress_health_check=list(HealthCheck))
 @given(models(), st.data())
 def test_passes_in_any_order_with_a_write_between_them(proto: ModelProto, data: st.DataObject) -> None:
-    names = ["inline-branches", "inline-loops", "deduplicate-constants", "lift-constants", "elim-identity"]
+    names = ["inline-branches", "simplify-loops", "deduplicate-constants", "lift-constants", "elim-identity"]
     names += ["common-subexpressions", "constant-folding", "dead-code", "canonicalize"]
     text = ",".join(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=8)))
     note(text + onnx.printer.to_text(proto))

@@ -10,7 +10,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import lengths_of
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
+from onnxopt.graph.node import Node, array_of, own_producer, present
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
@@ -20,87 +20,32 @@ _MAX_SIGN_READERS: Final = 100  # readers examined
 _MAX_SIGNS: Final = 1 << 12  # signs stored
 _MAX_SINES: Final = 1 << 16  # elements of a sine table stored twice
 
-Turning = tuple[Value, tuple[Value, Value], tuple[Value, Value]]  # x, (c, d), (s, t)
+
+_NEGATIVE: Final = op.Neg(var("y"), name="inner", shared=True)
 
 
-@rewrite(op.Neg(op.Neg(var("x"), shared=True)))
-def neg_of_neg(m: Match, x: Value) -> Value:
-    """-(-x) = x."""
-    return x
-
-
-@rewrite(op.Add(var("x"), op.Neg(var("y"), name="inner", shared=True)))
-def add_of_neg(m: Match, x: Value, y: Value) -> Value:
-    """x + (-y) = x - y."""
-    goes(m)
-    return m.op.Sub(x, y, like=m.anchor)
-
-
-@rewrite(op.Sub(var("x"), op.Neg(var("y"), name="inner", shared=True)))
-def sub_of_neg(m: Match, x: Value, y: Value) -> Value:
-    """x - (-y) = x + y."""
-    goes(m)
-    return m.op.Add(x, y, like=m.anchor)
-
-
-def goes(m: Match) -> None:
-    """Decline unless all readers of the Neg are sums and differences, each able to absorb the sign."""
+@rewrite(either(op.Add(var("x"), _NEGATIVE), op.Sub(var("x"), _NEGATIVE)))
+def sum_with_neg(m: Match, x: Value, y: Value) -> Value:
+    """x + (-y) = x - y, x - (-y) = x + y, where all readers of the Neg can absorb the sign."""
 
     def takes(user: Node) -> bool:
         return user.op == "Add" or (user.op == "Sub" and user.inputs[0] is not m.inner.output)
 
     m.require(m.inner.output.feeds_only(takes), "Neg output used elsewhere")
+    return m.op["Sub" if m.anchor.op == "Add" else "Add"](x, y, like=m.anchor)
 
 
-_NEGATIVE: Final = either(
-    op.Mul(op.Neg(var("y")), var("z"), name="product"), op.Div(op.Neg(var("y")), var("z"), name="product")
+@rewrite(
+    either(
+        one_of("Mul", "Div")(op.Neg(var("x"), name="inner", shared=True), const("c"), name="node"),
+        op.Neg(one_of("Mul", "Div")(var("x"), const("c"), name="node")),
+    )
 )
-
-
-@rewrite(either(op.Add(var("x"), _NEGATIVE), op.Sub(var("x"), _NEGATIVE)))
-def term_of_neg(m: Match, x: Value, y: Value, z: Value) -> Value:
-    """x + (-y) z = x - y z, x - (-y) z = x + y z, and so of quotients."""
-    m.require(m.dtype(x) in FLOATS, "the lowest of the integers has no negative")
-    product = m.op[m.product.op](y, z, like=m.product)
-    return m.op.Sub(x, product, like=m.anchor) if m.anchor.op == "Add" else m.op.Add(x, product, like=m.anchor)
-
-
-@rewrite(one_of("Mul", "Div")(op.Neg(var("x"), shared=True), op.Neg(var("y"), shared=True), name="node"))
-def both_signs(m: Match, x: Value, y: Value) -> Value:
-    """(-x) (-y) = x y, (-x) / (-y) = x / y."""
-    m.require(m.dtype(x) in FLOATS, "the lowest of the integers has no negative")
-    return m.op[m.node.op](x, y, like=m.node)
-
-
-@rewrite(one_of("Mul", "Div")(op.Neg(var("x"), name="inner", shared=True), const("c"), name="node"))
 def sign_of_factor(m: Match, x: Value, c: Array) -> Value:
-    """(-x) c = x (-c), (-x) / c = x / (-c)."""
-    only_read_by(m, m.inner, "Mul", "Div")
+    """(-x) c = -(x c) = x (-c), (-x) / c = -(x / c) = x / (-c)."""
+    if m.anchor.op != "Neg":
+        only_read_by(m, m.inner, "Mul", "Div")
     return m.op[m.node.op](x, turned(m, c), like=m.node)
-
-
-@rewrite(op.Neg(one_of("Mul", "Div")(var("x"), const("c"), name="node")))
-def sign_of_product(m: Match, x: Value, c: Array) -> Value:
-    """-(x c) = x (-c), -(x / c) = x / (-c)."""
-    return m.op[m.node.op](x, turned(m, c), like=m.node)
-
-
-@rewrite(op.Neg(op.Div(const("c"), var("x"), name="node")))
-def sign_of_quotient(m: Match, x: Value, c: Array) -> Value:
-    """-(c / x) = (-c) / x."""
-    return m.op.Div(turned(m, c), x, like=m.node)
-
-
-@rewrite(op.Div(const("c"), op.Neg(var("x")), name="node"))
-def sign_of_divisor(m: Match, x: Value, c: Array) -> Value:
-    """c / (-x) = (-c) / x."""
-    return m.op.Div(turned(m, c), x, like=m.node)
-
-
-@rewrite(op.Sub(op.Neg(var("x")), const("c"), name="node"))
-def sign_of_term(m: Match, x: Value, c: Array) -> Value:
-    """(-x) - c = (-c) - x."""
-    return m.op.Sub(turned(m, c), x, like=m.node)
 
 
 def turned(m: Match, c: Array) -> Value:
@@ -192,114 +137,56 @@ def _signs_beside(user: Node, y: Value) -> Array | None:
     return turned[0] if reshape is None else _in_a_row(turned[0], reshape)
 
 
-@rewrite(op.Concat(op.Sub(var("a"), var("b")), op.Add(var("y"), var("z")), name="concat"))
-def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
+_HALVES: Final = op.Split(var("x"), ..., name="halves", shared=True)
+_FIRST, _SECOND = _HALVES.at(0), _HALVES.at(1)
+
+
+@rewrite(
+    op.Concat(
+        op.Sub(op.Mul(_FIRST, var("c")), op.Mul(_SECOND, var("s"))),
+        op.Add(op.Mul(_SECOND, var("d")), op.Mul(_FIRST, var("t"))),
+        name="concat",
+    )
+)
+def turned_halves(m: Match, x: Value, c: Value, s: Value, d: Value, t: Value) -> Value:
     """[x₁ c - x₂ s, x₂ d + x₁ t] = x [c, d] + [x₂, x₁] [-s, t], where x₁ and x₂ are the halves of x.
 
-    Saves three nodes of a rotary embedding.
+    Saves three nodes of a rotary embedding for all rotated values but the first. The factors are constants, or a Concat
+    each that all rotated values share.
     """
-    turning = _turning(m.concat)
-    if turning is None:
-        m.skip()
-    x, (c, d), (s, t) = turning
     width, rank = types.length_of(x, -1) or 0, len(m.dims(x))
     m.require(width and m.dtype(x) in FLOATS, "no floats, or nobody knows how many")
+    m.require(len(m.halves.outputs) == 2, "not two halves")
     shapes = [m.dims(v) for v in (c, d, s, t)]
-    last = all(int(n.attr("axis")) in (-1, rank - 1) for n in (m.concat, *_makers(m.concat)))
+    last = all(int(n.attr("axis")) in (-1, rank - 1) for n in (m.concat, m.halves))
     m.require(last and max(map(len, shapes)) <= rank, "not along the last axis")  # a higher rank shifts the axes
     half = width % 2 == 0 and all(r[-1:] == (width // 2,) and None not in r for r in shapes)
     m.require(half and shapes[0] == shapes[1] and shapes[2] == shapes[3], "the factors are not as wide as the halves")
-    cosines, sines = _joined_factors(m, turning)
-    crossed = m.op.Concat(*(v for n in _makers(m.concat) for v in n.outputs[::-1]), like=m.concat)
+    if all(v.constant and v.array.size <= _MAX_SINES for v in (c, d, s, t)):
+        cosines = m.const(np.concatenate((c.array, d.array), -1), like=c.array)
+        sines = m.const(np.concatenate((-s.array, t.array), -1), like=s.array)
+    else:
+        m.require(c is d and s is t and _is_shared(c) and _is_shared(s), "one product more in place of two")
+        cosines, sines = m.op.Concat(c, c, axis=-1), m.op.Concat(m.op.Neg(s), s, axis=-1)
+    crossed = m.op.Concat(*m.halves.outputs[::-1], like=m.concat)
     return m.op.Add(m.op.Mul(x, cosines), m.op.Mul(crossed, sines))
 
 
-def _joined_factors(m: Match, turning: Turning) -> tuple[Value, Value]:
-    """Return [c, d] and [-s, t]: constants, or a Concat each that all rotated values share."""
-    _, (c, d), (s, t) = turning
-    if all(v.constant and v.array.size <= _MAX_SINES for v in (c, d, s, t)):
-        cosines = m.const(np.concatenate((c.array, d.array), -1), like=c.array)
-        return cosines, m.const(np.concatenate((-s.array, t.array), -1), like=s.array)
-    m.require(c is d and s is t and _is_shared(m, c, turning), "one product more in place of two")
-    return m.op.Concat(c, c, axis=-1), m.op.Concat(m.op.Neg(s), s, axis=-1)
-
-
-def _turning(concat: Node) -> Turning | None:
-    """Return (x, (c, d), (s, t)) of [x₁ c - x₂ s, x₂ d + x₁ t], or None."""
-    minus, plus = own_producer(concat.input(0), concat, "Sub"), own_producer(concat.input(1), concat, "Add")
-    if len(concat.inputs) != 2 or minus is None or plus is None:
-        return None
-    for split in _makers(concat):
-        x, (first, second) = split.inputs[0], split.outputs
-        for i in (0, 1):
-            factors = present(
-                (
-                    _factor(minus, 0, first),
-                    _factor(plus, i, second),
-                    _factor(minus, 1, second),
-                    _factor(plus, 1 - i, first),
-                )
-            )
-            if len(factors) == 4:
-                c, d, s, t = factors
-                return None if x is None else (x, (c, d), (s, t))
-    return None
-
-
-def _is_shared(m: Match, c: Value, turning: Turning) -> bool:
-    """Whether further values are rotated by the same factors."""
-    users = [u for u in islice(c.users, _MAX_SIGN_READERS) if u.graph is m.graph]
-    if any(u.op == "Concat" and u.inputs == [c, c] for u in users):
-        return True
-    joins = {u for v in users if (u := _joins(v)) is not None}
-    return [other[1:] for u in joins if (other := _turning(u)) is not None].count(turning[1:]) > 1
-
-
-def _makers(concat: Node) -> list[Node]:
-    """Return the Split into two whose part is a factor in the first part of a Concat."""
-    part = producer(concat.inputs[0])
-    product = producer(part.inputs[0]) if part is not None else None
-    makers = [producer(v, "Split") for v in product.inputs] if product is not None else []
-    return [n for n in makers if n is not None and len(n.outputs) == 2][:1]
-
-
-def _factor(reader: Node, i: int, half: Value | None) -> Value | None:
-    """Return the factor of `half` in operand i of `reader`, if the product has no other reader."""
-    product = own_producer(reader.inputs[i], reader, "Mul")
-    if product is None or half not in product.inputs:
-        return None
-    return product.inputs[1 - product.inputs.index(half)] if half is not None else None
-
-
-def _joins(product: Node) -> Node | None:
-    """Return the Concat behind the sum behind a product."""
-    term = sole_reader(product.output, "Add", "Sub") if product.op == "Mul" else None
-    return sole_reader(term.output, "Concat") if term is not None else None
+def _is_shared(c: Value) -> bool:
+    """Whether further values than one, rotated by two products, are multiplied by a factor, alone or joined."""
+    users = [u for u in islice(c.users, _MAX_SIGN_READERS) if u.graph is c.graph]
+    return any(u.op == "Concat" and u.input(1) is c for u in users) or [u.op for u in users].count("Mul") > 2
 
 
 @register
 class FoldSigns(RewritePass):
-    """-(-x) = x, x - (-y) z = x + y z, (-x) c = x (-c), (-x) (-y) = x y, [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|;
+    """x - (-y) = x + y, (-x) c = x (-c), [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|;
     [x₁ c - x₂ s, x₂ c + x₁ s] = x [c, c] + [x₂, x₁] [-s, s].
 
-    Applies when: a sum, difference, product, quotient or another Neg reads the Neg, and stored constants do not grow.
+    Applies when: a sum, a difference, or a product with constants reads the Neg, and stored constants do not grow.
     Rotary embeddings rotate half of each query and key: instead, the shared sines get the sign, once.
     Not done: -(x - y), which is -0.0 where y - x is 0.0 (see `simplify-arithmetic`); integer constants.
     """
 
     info = PassInfo("fold-signs", opt_level=1, ops=("Neg", "Abs", "Concat"))
-    rules = (
-        neg_of_neg,
-        add_of_neg,
-        sub_of_neg,
-        term_of_neg,
-        both_signs,
-        sign_of_factor,
-        sign_of_product,
-        sign_of_quotient,
-        sign_of_divisor,
-        sign_of_term,
-        sign_of_parts,
-        turned_halves,
-        size_of_neg,
-    )
+    rules = (sum_with_neg, sign_of_factor, sign_of_parts, turned_halves, size_of_neg)

@@ -15,7 +15,7 @@ from onnxopt.operators.operands import Equation, Letters, read_equation
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.compositions import viewed
 from onnxopt.rewriting.index_maps import Part, flat, real
 from onnxopt.rewriting.index_steps import VIEWS
@@ -71,19 +71,11 @@ def _left(dims: Shape, axes: Sequence[int], keeps: int) -> Shape:
     return tuple(1 if i in axes else d for i, d in enumerate(dims) if keeps or i not in axes)
 
 
-@rewrite(one_of("Div", "Mul")(op.ReduceSum(var("x"), ..., name="sum"), const("n"), name="scaled"))
+@rewrite(
+    one_of("Div", "Mul")(one_of("ReduceSum", "ReduceSumSquare")(var("x"), ..., name="sum"), const("n"), name="scaled")
+)
 def mean_of_sum(m: Match, x: Value, n: Array) -> Value:
-    """ReduceSum(x) / n = ReduceMean(x), where n is the number of the elements."""
-    return _mean(m, x, n)
-
-
-@rewrite(one_of("Div", "Mul")(op.ReduceSumSquare(var("x"), ..., name="sum"), const("n"), name="scaled"))
-def mean_of_squares(m: Match, x: Value, n: Array) -> Value:
-    """ReduceSumSquare(x) / n = ReduceMean(x x), as it stands in a normalization."""
-    return _mean(m, x, n)
-
-
-def _mean(m: Match, x: Value, n: Array) -> Value:
+    """ReduceSum(x) / n = ReduceMean(x), ReduceSumSquare(x) / n = ReduceMean(x x), where n is the number of elements."""
     rank = len(m.dims(x))
     m.require(m.dtype(x) in FLOATS and n.size == 1 and n.item(), "no number of elements")
     m.require(rank, "the rank is unknown")
@@ -100,31 +92,19 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     return m.op.ReduceMean(squared, m.ints(axes), keepdims=int(kept))
 
 
-@rewrite(
-    op.Add(
-        op.Mul(var("x"), var("f")),
-        op.Sub(
-            var("b"),
-            op.Mul(one_of("GlobalAveragePool", "ReduceMean")(var("x"), ..., name="mean", shared=True), var("f")),
-        ),
-    )
-)
-def centered_first(m: Match, x: Value, f: Value, b: Value) -> Value:
-    """x f + (b - mean f) = (x - mean) f + b, with a smaller rounding error; `mean` is the mean of x."""
-    m.require(m.dtype(x) in FLOATS, "not floating point")
-    return m.op.Add(m.op.Mul(m.op.Sub(x, m.mean.output), f), b)
+_PRODUCT: Final = op.Mul(var("x"), var("f"))
+_OF_MEAN: Final = op.Mul(one_of("GlobalAveragePool", "ReduceMean")(var("x"), ..., name="mean", shared=True), var("f"))
 
 
-@rewrite(
-    op.Sub(
-        op.Mul(var("x"), var("f")),
-        op.Mul(one_of("GlobalAveragePool", "ReduceMean")(var("x"), ..., name="mean", shared=True), var("f")),
-    )
-)
-def centered_product(m: Match, x: Value, f: Value) -> Value:
-    """x f - mean f = (x - mean) f; `mean` is the mean of x, and x - mean overflows only near the largest float."""
+@rewrite(either(op.Add(_PRODUCT, op.Sub(var("b"), _OF_MEAN)), op.Sub(_PRODUCT, _OF_MEAN)))
+def centered_first(m: Match, x: Value, f: Value, b: Value | None = None) -> Value:
+    """x f + (b - mean f) = (x - mean) f + b, x f - mean f = (x - mean) f, with a smaller rounding error.
+
+    `mean` is the mean of x, and x - mean overflows only near the largest float.
+    """
     m.require(m.dtype(x) in FLOATS, "not floating point")
-    return m.op.Mul(m.op.Sub(x, m.mean.output), f)
+    centered = m.op.Mul(m.op.Sub(x, m.mean.output), f)
+    return centered if b is None else m.op.Add(centered, b)
 
 
 @register
@@ -139,7 +119,7 @@ class SimplifyReductions(RewritePass):
     """
 
     info = PassInfo("simplify-reductions", opt_level=2, ops=("GlobalAveragePool", *sorted(REDUCTIONS)))
-    rules = (reduce_of_reduce, reduce_of_view, mean_of_sum, mean_of_squares, centered_first, centered_product)
+    rules = (reduce_of_reduce, reduce_of_view, mean_of_sum, centered_first)
 
 
 def equation(m: Match) -> Equation:

@@ -20,7 +20,6 @@ from onnxopt.proto.element_types import FLOATS, element_kind, is_float, of
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import (
     Match,
-    Pattern,
     const,
     either,
     one_of,
@@ -52,26 +51,25 @@ _RECIPROCAL: Final = either(
 )
 
 
-@rewrite(op.Mul(var("x"), _RECIPROCAL))
+@rewrite(either(op.Mul(var("x"), _RECIPROCAL), op.Div(var("x"), _RECIPROCAL)))
 def multiply_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
-    """x * (1 / y) = x / y."""
-    goes(m, "Mul")
+    """x * (1 / y) = x / y, x / (1 / y) = x y."""
+    goes(m, m.anchor.op)
     m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
-    return m.op.Div(x, y, like=m.anchor)
+    return m.op["Div" if m.anchor.op == "Mul" else "Mul"](x, y, like=m.anchor)
 
 
-@rewrite(op.Div(var("x"), _RECIPROCAL))
-def divide_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
-    """x / (1 / y) = x y."""
-    goes(m, "Div")
-    m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
-    return m.op.Mul(x, y, like=m.anchor)
+_SCALED: Final = either(
+    op.Mul(var("x"), const("a"), name="inner", shared=True), op.Div(var("x"), const("a"), name="inner", shared=True)
+)
 
 
-@rewrite(op.Mul(op.Mul(var("x"), const("a"), name="inner", shared=True), const("b")))
+@rewrite(either(op.Mul(_SCALED, const("b")), op.Div(_SCALED, const("b"))))
 def product_of_factors(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """(x a) b = x (a b)."""
-    return _combined(m, x, a, b, "Mul", np.multiply)
+    """(x a) b = x (a b), (x / a) / b = x / (a b), (x / a) b = x (b / a), (x a) / b = x (a / b)."""
+    if m.inner.op == m.anchor.op:
+        return _combined(m, x, a, b, m.anchor.op, np.multiply)
+    return _combined(m, x, *((a, b) if m.inner.op == "Mul" else (b, a)), "Mul", np.divide)
 
 
 _SHIFTED: Final = either(
@@ -110,8 +108,7 @@ _MINUS: Final = op.Mul(var("y"), -1)
 def sum_with_negative(m: Match, x: Value, y: Value) -> Value:
     """x + y (-1) = x - y, x - y (-1) = x + y."""
     m.require(not _is_weighted(y), "the weights before it take the sign")
-    made = m.op.Sub if m.anchor.op == "Add" else m.op.Add
-    return made(x, y, like=m.anchor)
+    return m.op["Sub" if m.anchor.op == "Add" else "Add"](x, y, like=m.anchor)
 
 
 def _is_weighted(y: Value) -> bool:
@@ -120,12 +117,6 @@ def _is_weighted(y: Value) -> bool:
     if node is not None and node.op in ("Add", "Sub"):
         node = next((v.producer for v in node.operands if not v.constant), None)
     return node is not None and node.op in ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
-
-
-@rewrite(op.Div(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
-def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """(x / a) / b = x / (a b)."""
-    return _combined(m, x, a, b, "Div", np.multiply)
 
 
 def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Callable[..., Array]) -> Value:
@@ -158,68 +149,34 @@ def no_larger_together(m: Match, a: Array, b: Array) -> None:
     m.require_few_copies(max(a.nbytes, b.nbytes))
 
 
-@rewrite(op.Mul(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
-def factor_of_divided(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """(x / a) b = x (b / a)."""
-    return _combined(m, x, b, a, "Mul", np.divide)
+@rewrite(
+    either(op.Mul(_SQUARE, var("x")), op.Mul(_SCALED_SQUARE, var("x")), op.Mul(op.Mul(var("x"), const("c")), _SQUARE))
+)
+def cube(m: Match, x: Value, c: Array | None = None) -> Value:
+    """x x x = x³, ((c x) x) x = (c (x x)) x = (c x) (x x) = c x³."""
+    m.require(m.opset >= 7, "before opset 7 an attribute says how exponents broadcast")
+    three = m.const(np.float64(3), like=x if c is None else c)
+    m.require(three.array.dtype in (np.float32, np.float64), "runtimes know few other powers")
+    return _times(m, m.op.Pow(x, three), c)
 
 
-@rewrite(op.Div(op.Mul(var("x"), const("a"), name="inner", shared=True), const("b")))
-def divided_product(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """(x a) / b = x (a / b)."""
-    return _combined(m, x, a, b, "Mul", np.divide)
-
-
-@rewrite(op.Mul(_SQUARE, var("x")))
-def cube(m: Match, x: Value) -> Value:
-    """x x x = x³."""
-    return _cube(m, x, like=x)
-
-
-@rewrite(op.Mul(_SCALED_SQUARE, var("x")))
-def cube_of_scaled(m: Match, x: Value, c: Array) -> Value:
-    """((c x) x) x = (c (x x)) x = c x³."""
-    return _scaled_cube(m, x, c)
-
-
-@rewrite(op.Mul(op.Mul(var("x"), const("c")), _SQUARE))
-def cube_of_halves(m: Match, x: Value, c: Array) -> Value:
-    """(c x) (x x) = c x³."""
-    return _scaled_cube(m, x, c)
-
-
-@rewrite(op.Mul(op.Mul(var("x"), const("k")), op.Add(_SCALED_SQUARE, 1)))
-def cubic(m: Match, x: Value, k: Array, c: Array) -> Value:
+@rewrite(
+    either(op.Mul(op.Mul(var("x"), const("k")), op.Add(_SCALED_SQUARE, 1)), op.Mul(var("x"), op.Add(_SCALED_SQUARE, 1)))
+)
+def cubic(m: Match, x: Value, c: Array, k: Array | None = None) -> Value:
     """(k x) (c x x + 1) = k (x + c x³), as in a Gelu by tanh."""
     m.require((c > 0).all(), "where x is infinite, x + c x³ would be no number")
-    return m.op.Mul(m.op.Add(x, _scaled_cube(m, x, c)), m.const(_near_one(m, k)))
+    return _times(m, m.op.Add(x, cube(m, x=x, c=c)), k)
 
 
-@rewrite(op.Mul(var("x"), op.Add(_SCALED_SQUARE, 1)))
-def cubic_of_one(m: Match, x: Value, c: Array) -> Value:
-    """x (c x x + 1) = x + c x³."""
-    m.require((c > 0).all(), "where x is infinite, x + c x³ would be no number")
-    return m.op.Add(x, _scaled_cube(m, x, c))
-
-
-def _scaled_cube(m: Match, x: Value, c: Array) -> Value:
-    return m.op.Mul(_cube(m, x, like=c), m.const(_near_one(m, c)))
-
-
-def _near_one(m: Match, factor: Array) -> Array:
+def _times(m: Match, x: Value, factor: Array | None) -> Value:
+    """Return the product of x and a factor near one, if any: a factor far from one decides whether it overflows."""
+    if factor is None:
+        return x
     size = np.abs(factor.astype(np.float64))
-    m.require(
-        ((size >= _MIN_FACTOR) & (size <= _MAX_FACTOR)).all(), "far from one, a factor decides whether it overflows"
-    )
-    return factor
-
-
-def _cube(m: Match, x: Value, like: Value | Array) -> Value:
-    """Return x³; `like` gives the type of x."""
-    m.require(m.opset >= 7, "before opset 7 an attribute says how exponents broadcast")
-    three = m.const(np.float64(3), like=like)
-    m.require(three.array.dtype in (np.float32, np.float64), "runtimes know few other powers")
-    return m.op.Pow(x, three)
+    near = ((size >= _MIN_FACTOR) & (size <= _MAX_FACTOR)).all()
+    m.require(near, "far from one, a factor decides whether it overflows")
+    return m.op.Mul(x, m.const(factor))
 
 
 def _is_zero(c: Value) -> bool:
@@ -250,23 +207,25 @@ def choice_of_not(m: Match, c: Value, a: Value, b: Value) -> Value:
     return m.op.Where(c, b, a, like=m.where)
 
 
-@rewrite(op.Min(op.Max(var("x"), const("a")), const("b")))
-def clip_of_max(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Min(Max(x, a), b) = Clip(x, min(a, b), b)."""
-    return _clip(m, x, a, b)
-
-
-@rewrite(op.Max(op.Min(var("x"), const("b")), const("a")))
-def clip_of_min(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Max(Min(x, b), a) = Clip(x, a, b), where a <= b."""
-    m.require(a.size == b.size == 1 and a.reshape(()) <= b.reshape(()), "the bounds exclude each other")
-    return _clip(m, x, a, b)
-
-
-@rewrite(op.Min(op.Relu(var("x")), const("b")))
-def clip_of_relu_below(m: Match, x: Value, b: Array) -> Value:
-    """Min(Relu(x), b) = Clip(x, min(0, b), b)."""
-    return _clip(m, x, np.zeros((), b.dtype), b)
+@rewrite(
+    either(
+        op.Min(op.Max(var("x"), const("a")), const("b")),
+        op.Max(op.Min(var("x"), const("b")), const("a")),
+        op.Min(op.Relu(var("x")), const("b")),
+    )
+)
+def clip_of_bounds(m: Match, x: Value, b: Array, a: Array | None = None) -> Value:
+    """Min(Max(x, a), b) = Clip(x, min(a, b), b); Max(Min(x, b), a) = Clip(x, a, b), where a <= b; Relu is from 0."""
+    a = np.zeros((), b.dtype) if a is None else a
+    rank = m.rank(x)
+    m.require(a.size == b.size == 1, "bounds for each element")
+    m.require(rank is not None and max(a.ndim, b.ndim) <= rank, "the rank is unknown, or would rise")
+    m.require(a.dtype == np.float32 or (a.dtype == np.float64 and m.opset >= 12), "runtimes clip few other types")
+    m.require(not np.isnan(a).any() and not np.isnan(b).any(), "a bound is NaN")
+    low, high = np.minimum(a.reshape(()), b.reshape(())), b.reshape(())
+    m.require(m.anchor.op == "Min" or low == a, "the bounds exclude each other")
+    # before opset 11 runtimes reject a lower bound above the upper
+    return m.op.Clip(x, m.const(low, like=a), m.const(high, like=b))
 
 
 @rewrite(op.Clip(one_of(*FRACTIONS)(var("x"), ..., name="inner", shared=True), const("a").opt(), const("b").opt()))
@@ -305,37 +264,6 @@ def choice_that_is_made(m: Match, c: Array, a: Value, b: Value) -> Value:
     return chosen
 
 
-def bounds(x: Pattern, y: Pattern, z: Pattern) -> Pattern:
-    """Return a pattern of Max(Max(x, y), z), or of Min."""
-    return either(*(kind(kind(x, y), z, name="bound") for kind in (op.Max, op.Min)))
-
-
-@rewrite(bounds(var("x"), const("a"), const("b")))
-def bound_of_bound(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Max(Max(x, a), b) = Max(x, max(a, b)); so does Min."""
-    no_larger_together(m, a, b)
-    function = np.maximum if m.bound.op == "Max" else np.minimum
-    return m.op[m.bound.op](x, m.const(function(a, b), like=a), like=m.bound)
-
-
-@rewrite(bounds(var("x"), var("y"), var("z")))
-def bound_of_several(m: Match, x: Value, y: Value, z: Value) -> Value:
-    """Max(Max(x, y), z) = Max(x, y, z); so does Min."""
-    m.require(m.opset >= 8, "before opset 8 bounds do not broadcast")
-    m.require(sum(v.constant for v in (x, y, z)) < 2, "constants, which are one")
-    return m.op[m.bound.op](x, y, z, like=m.bound)
-
-
-def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
-    rank = m.rank(x)
-    m.require(a.size == b.size == 1, "bounds for each element")
-    m.require(rank is not None and max(a.ndim, b.ndim) <= rank, "the rank is unknown, or would rise")
-    m.require(a.dtype == np.float32 or (a.dtype == np.float64 and m.opset >= 12), "runtimes clip few other types")
-    m.require(not np.isnan(a).any() and not np.isnan(b).any(), "a bound is NaN")
-    low = np.minimum(a.reshape(()), b.reshape(()))  # before opset 11 runtimes reject a lower bound above the upper
-    return m.op.Clip(x, m.const(low, like=a), m.const(b.reshape(()), like=b))
-
-
 @register
 class SimplifyArithmetic(RewritePass):
     """x * (1 / y) = x / y; merges constant factors, terms and divisors, and removes zero terms; x x x = x³; Min of
@@ -349,28 +277,17 @@ class SimplifyArithmetic(RewritePass):
     info = PassInfo("simplify-arithmetic", opt_level=2)
     rules = (
         multiply_by_reciprocal,
-        divide_by_reciprocal,
         product_of_factors,
         sum_of_terms,
         difference_turned,
         sum_with_negative,
-        product_of_divisors,
-        factor_of_divided,
-        divided_product,
         cube,
-        cube_of_scaled,
-        cube_of_halves,
         cubic,
-        cubic_of_one,
         sum_with_zeros,
         sum_of_one,
         choice_of_not,
         choice_that_is_made,
         clip_of_fraction,
         choice_of_softplus,
-        clip_of_max,
-        clip_of_min,
-        clip_of_relu_below,
-        bound_of_bound,
-        bound_of_several,
+        clip_of_bounds,
     )

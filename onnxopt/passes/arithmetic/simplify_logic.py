@@ -9,11 +9,12 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis.shapes.index_tensors import number
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node, arrays_of, producer
+from onnxopt.graph.node import Node, producer
 from onnxopt.operators import COMPARISONS, PICKS, PLACES
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.proto.element_types import FLOATS, INTEGERS, is_float
+from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.rule import is_number
@@ -25,7 +26,6 @@ _OPPOSITE: Final = {
     "LessOrEqual": "Greater",
 }
 _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
-_NUMERIC: Final = FLOATS | INTEGERS
 _MAX_PRODUCERS: Final = 4
 _MAX_EXACT_FLOAT32: Final = 1 << 24  # below this bound float32 represents all integers
 
@@ -46,65 +46,6 @@ def not_of_comparison(m: Match, a: Value, b: Value) -> Value:
 def same_truth(m: Match, p: Value) -> Value:
     """(p = true) = p, p xor false = p."""
     return p
-
-
-@rewrite(either(op.Equal(var("p"), False), op.Xor(var("p"), True)))
-def other_truth(m: Match, p: Value) -> Value:
-    """(p = false) = not p, p xor true = not p."""
-    return m.op.Not(p)
-
-
-@rewrite(one_of("And", "Or")(op.Not(var("p")), op.Not(var("q")), name="node"))
-def both_not(m: Match, p: Value, q: Value) -> Value:
-    """not p and not q = not (p or q), not p or not q = not (p and q)."""
-    inner = m.op["Or" if m.node.op == "And" else "And"](p, q)
-    return m.op.Not(inner)
-
-
-_ONE_OR_ZERO: Final = op.Cast(var("p"), name="cast", shared=True)
-
-
-def of_truth(m: Match, p: Value) -> None:
-    """Decline unless the Cast converts booleans to numbers."""
-    m.require(m.dtype(p) == TensorProto.BOOL and m.cast.attr("to") in _NUMERIC, "not ones and zeros")
-
-
-@rewrite(either(op.Equal(_ONE_OR_ZERO, 1), op.Cast(_ONE_OR_ZERO, to=TensorProto.BOOL)))
-def is_one(m: Match, p: Value) -> Value:
-    """(Cast(p) = 1) = p."""
-    of_truth(m, p)
-    return p
-
-
-@rewrite(either(op.Equal(_ONE_OR_ZERO, 0), op.Cast(op.Sub(1, _ONE_OR_ZERO, shared=True), to=TensorProto.BOOL)))
-def is_zero(m: Match, p: Value) -> Value:
-    """(Cast(p) = 0) = not p."""
-    of_truth(m, p)
-    return m.op.Not(p)
-
-
-@rewrite(op.Greater(_ONE_OR_ZERO, const("c")))
-def above(m: Match, p: Value, c: Array) -> Value:
-    """(Cast(p) > c) = p, where 0 <= c < 1."""
-    of_truth(m, p)
-    m.require(is_number(m, c, p) and 0 <= c.item() < 1, "not between zero and one")
-    return p
-
-
-@rewrite(op.Less(_ONE_OR_ZERO, const("c")))
-def below(m: Match, p: Value, c: Array) -> Value:
-    """(Cast(p) < c) = not p, where 0 < c <= 1."""
-    of_truth(m, p)
-    m.require(is_number(m, c, p) and 0 < c.item() <= 1, "not between zero and one")
-    return m.op.Not(p)
-
-
-@rewrite(op.Mul(op.Cast(var("p"), name="cast"), op.Cast(var("q"), name="other")))
-def product_of_truths(m: Match, p: Value, q: Value) -> Value:
-    """Cast(p) Cast(q) = Cast(p and q)."""
-    of_truth(m, p)
-    m.require(m.dtype(q) == TensorProto.BOOL, "not ones and zeros")
-    return m.op.Cast(m.op.And(p, q), like=m.cast)
 
 
 _PRODUCTS: Final = [op.Mul(var(name), ..., name=f"of_{name}", reads={"Cast"}) for name in ("x", "y")]
@@ -160,31 +101,17 @@ def compared_as_floats(m: Match, i: Value, c: Array) -> Value:
 _COUNTED: Final = one_of("Greater", "GreaterOrEqual")(var("x"), const("c"), name="compared", shared=True)
 
 
-def true_of_all(m: Match, x: Value, c: Array) -> None:
-    """Decline unless x >= c holds for all x, which counts from c on."""
-    if m.dtype(x) not in _COMPARED or m.opset < 8:
-        m.skip()
-    least = _least(x) if is_number(m, c, x) else None
-    m.require(least is not None and c.item() < least + (m.compared.op == "GreaterOrEqual"), "it may not be so of all")
-
-
 @rewrite(op.And(_COUNTED, var("q")))
 def beside_truth(m: Match, x: Value, c: Array, q: Value) -> Value:
     """(x >= c) and q = Expand(q, Shape(x)), where x counts from c on."""
-    if q.constant:  # left to the rule with a constant
+    if q.constant or m.dtype(x) not in _COMPARED or m.opset < 8:  # a constant is left to the next rule
         m.skip()
-    true_of_all(m, x, c)
+    least = _least(x) if is_number(m, c, x) else None
+    m.require(least is not None and c.item() < least + (m.compared.op == "GreaterOrEqual"), "it may not be so of all")
     shape = m.shape(q)
     if shape is not None and None not in shape and shape == m.shape(m.anchor.output):
         return q
     return m.op.Expand(q, m.op.Shape(x))
-
-
-@rewrite(op.And(op.Expand(const("c"), var("s"), shared=True), var("q")))
-def beside_expanded_truth(m: Match, c: Array, s: Value, q: Value) -> Value:
-    """Expand(true, s) and q = Expand(q, s)."""
-    m.require(is_number(m, c, q) and c.all(), "not one truth")
-    return m.op.Expand(q, s)
 
 
 @rewrite(op.And(var("q"), const("c")))
@@ -193,15 +120,6 @@ def beside_truths(m: Match, q: Value, c: Array) -> Value:
     if q.constant or c.size < 2 or m.opset < 8 or not c.all():
         m.skip()
     return m.op.Expand(q, m.const(np.array(c.shape, np.int64)))
-
-
-@rewrite(op.Where(_COUNTED, const("a"), const("b")))
-def choice_of_truth(m: Match, x: Value, c: Array, a: Array, b: Array) -> Value:
-    """Where(x >= c, a, b) = Expand(a, Shape(x)), of two numbers, where x counts from c on."""
-    true_of_all(m, x, c)
-    m.require(is_number(m, a, x) and is_number(m, b, x), "not one number each")
-    m.require(not is_float(a) or a.any() or not np.signbit(a).any(), "it is -0, of which runtimes choose 0")
-    return m.op.Expand(m.value("a"), m.op.Shape(x))
 
 
 _FALLS_SHORT: Final = one_of("Less", "LessOrEqual")(var("x"), const("c"), name="compared", shared=True)
@@ -228,50 +146,31 @@ def _least(x: Value) -> int | None:
         if node is None or node.has_references:
             return None
         if node.op == "Range":
-            return _first_of(node)
+            return number(node.inputs[0]) if (number(node.inputs[2]) or 0) > 0 else None
         if node.op not in PICKS:
             return 0 if node.op in PLACES or value is node.outputs[1] else None
         value = node.inputs[0]
     return None
 
 
-def _first_of(counting: Node) -> int | None:
-    """Return the start of a Range upwards, if constant."""
-    given = arrays_of((counting.inputs[0], counting.inputs[2]))
-    if given is None or given[0].size != 1 or given[1].size != 1 or given[1].item() < 1:
-        return None
-    return int(given[0].item())
-
-
 @register
 class SimplifyLogic(RewritePass):
-    """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); not p and not q = not
-    (p or q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers; removes conditions that are true for all
-    positions (index >= 0), and choices by conditions that are false for all.
+    """not (a > b) = a <= b of integers; (Cast(i) < c) = (i < c) of integers; Cast(p) a + Cast(not p) b = Where(p, a, b)
+    of integers; removes conditions that are true for all positions (index >= 0), and
+    choices by conditions that are false for all.
 
-    Applies when: the operands are booleans, or ones and zeros from a Cast of booleans.
+    Applies when: the operands are booleans or integers, or a Cast of these.
     Not done: not (a > b) of floats, as NaN makes both comparisons false; a choice of floats by products, as 0 times
     infinity is NaN.
     """
 
-    info = PassInfo(
-        "simplify-logic", opt_level=1, ops=("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Where", "Xor")
-    )
+    info = PassInfo("simplify-logic", opt_level=1, ops=("And", "Cast", "Equal", "Not", "Where", "Xor"))
     rules = (
         not_of_comparison,
         same_truth,
-        other_truth,
-        both_not,
-        is_one,
-        is_zero,
-        above,
-        below,
-        product_of_truths,
         choice_by_products,
         compared_as_floats,
         beside_truth,
-        beside_expanded_truth,
         beside_truths,
-        choice_of_truth,
         never_chosen,
     )

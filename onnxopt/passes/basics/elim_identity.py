@@ -10,7 +10,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import array_of
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var, without_ones
+from onnxopt.rewriting import Match, const, either, keeps_shape, one_of, op, rewrite, var, without_ones
 
 _SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 
@@ -194,9 +194,9 @@ def idempotent(m: Match, x: Value) -> Value:
     return m.inner.output
 
 
-@rewrite(op.Not(op.Not(var("x"), shared=True)))
+@rewrite(either(op.Not(op.Not(var("x"), shared=True)), op.Neg(op.Neg(var("x"), shared=True))))
 def not_of_not(m: Match, x: Value) -> Value:
-    """not not x = x."""
+    """not not x = x, -(-x) = x."""
     return x
 
 

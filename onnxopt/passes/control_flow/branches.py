@@ -15,7 +15,6 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import forward_results, misleads, obstacle
 
 _BRANCHES: Final = ("then_branch", "else_branch")
-_NOTS: Final = 4  # chained Not operators looked through
 
 
 @register
@@ -24,7 +23,7 @@ class KnownConditions(GraphPass):
 
     Applies when: the branches' results have different ranks, and a Conv, LSTM, Transpose or pool in every run of the If
     fails for one branch. PyTorch's exporter writes a `squeeze` of unknown rank like this. Further Ifs on the same
-    condition, or its negation, are settled, too.
+    condition are settled, too.
     Keeps: the If, for inline-branches. Where the original fails, the result may fail later, or not at all.
     Not done: an If with two failing branches; an If inside a branch of another If on the same condition, a case that
     verification could not follow.
@@ -41,26 +40,16 @@ class KnownConditions(GraphPass):
             known = _left_by_readers(node, live)
             if known is None:
                 continue
-            for other, truth in _asking_the_same(node, known):
-                if _misleads(other, truth):
+            for other in _asking_the_same(node, condition):
+                unused = other.bodies[_BRANCHES[not known]]
+                if misleads(zip(other.outputs, unused.outputs)):
                     ctx.decline("refused", REFUSED, repr(other))
                 elif ctx.spend("refused", at=other):
-                    _settle(other, truth)
+                    other.set_input(0, other.scope.constant(np.array(known), "condition", other))
 
 
 def _has_both(node: Node) -> bool:
     return set(node.bodies) == set(_BRANCHES)
-
-
-def _stripped(condition: Value) -> tuple[Value, bool]:
-    """Return (condition without Not, whether its truth is unchanged)."""
-    straight = True
-    for _ in range(_NOTS):
-        maker = condition.producer
-        if maker is None or maker.op != "Not" or maker.inputs[0] is None:
-            break
-        condition, straight = maker.inputs[0], not straight
-    return condition, straight
 
 
 def _left_by_readers(node: Node, live: Running) -> bool | None:
@@ -76,37 +65,12 @@ def _left_by_readers(node: Node, live: Running) -> bool | None:
     return None
 
 
-def _misleads(node: Node, known: bool) -> bool:
-    """Whether the branch that never runs might be rejected after the replacement."""
-    return misleads(zip(node.outputs, node.bodies[_BRANCHES[not known]].outputs))
-
-
-def _settle(node: Node, known: bool) -> None:
-    assert node.graph is not None
-    node.set_input(0, node.graph.constant(np.array(known), "condition", node))
-
-
-def _asking_the_same(node: Node, known: bool) -> list[tuple[Node, bool]]:
-    """Return (If, truth) for all Ifs on the same condition or its negation, in the scope and nested."""
-    assert node.inputs[0] is not None
-    asked, straight = _stripped(node.inputs[0])
-    if asked.graph is not node.graph:
-        return [(node, known)]
-    found = []
-    stack = [(asked, known == straight)]
-    for _ in range(_NOTS + 1):
-        behind = []
-        for value, is_so in stack:
-            readers = _changeable_readers(value)
-            found += [(n, is_so) for n in readers if n.op == "If" and _has_both(n)]
-            behind += [(n.output, not is_so) for n in readers if n.op == "Not" and n.outputs[0] is not None]
-        stack = behind
-    return found
-
-
-def _changeable_readers(value: Value) -> list[Node]:
-    """Return the readers in scopes that passes may change."""
-    return [n for n in value.users if n.graph is not None and not n.graph.skipped]
+def _asking_the_same(node: Node, condition: Value) -> list[Node]:
+    """Return all Ifs on the condition, in the scope and nested; an If in a body, which may not run, only itself."""
+    if condition.graph is not node.graph:
+        return [node]
+    readers = (n for n in condition.users if n.op == "If" and n.graph is not None and not n.graph.skipped)
+    return [n for n in readers if _has_both(n)]
 
 
 @register

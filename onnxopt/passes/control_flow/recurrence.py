@@ -14,7 +14,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import distinct
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
+from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
 from onnxopt.operators import MULTIDIRECTIONAL, PICKS, RANDOM, RECURRENT, REDUCTIONS, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import element_kind
@@ -54,7 +54,7 @@ class BatchLoops(GraphPass):
     """
 
     # At -O2, as the order of summation may change.
-    info = PassInfo("batch-loops", opt_level=2, after=("inline-loops", "simplify-loops"), ops=("Loop",))
+    info = PassInfo("batch-loops", opt_level=2, after=("simplify-loops",), ops=("Loop",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 8:
@@ -282,11 +282,10 @@ def _rank(v: Operand) -> int | None:
 
 @register
 class ScanAxes(GraphPass):
-    """Scan(Transpose(x)) = Scan(x) along another axis; Transpose(Scan(x)) = Scan(x), collected along another axis.
+    """Transpose(Scan(x)) = Scan(x), collected along another axis.
 
     Applies when: the Transpose moves the scanned axis and keeps the order of the others, and inner values have no other
-    readers.
-    Recurrences scan over time, the second axis of a batch; distances of scikit-learn's neighbours scan over rows.
+    readers. Distances of scikit-learn's neighbours scan over rows.
     """
 
     info = PassInfo("scan-axes", opt_level=1, after=("simplify-loops",), ops=("Scan",))
@@ -297,22 +296,7 @@ class ScanAxes(GraphPass):
         for node in graph.by_op.get("Scan", ()):
             scanned = node.attr("num_scan_inputs")
             if not node.has_references and isinstance(scanned, int) and 0 < scanned <= len(node.inputs):
-                _read_untransposed(node, len(node.inputs) - scanned, ctx)
                 _collect_transposed(graph, node, len(node.inputs) - scanned, ctx)
-
-
-def _read_untransposed(scan: Node, states: int, ctx: PassContext) -> None:
-    for i in range(states, len(scan.inputs)):
-        transpose = own_producer(scan.inputs[i], scan, "Transpose")
-        perm = _perm(transpose) if transpose is not None else None
-        if transpose is None or perm is None or transpose.output.users[scan] > 1:
-            continue
-        axes = _axes(scan, "scan_input_axes", len(scan.inputs) - states)
-        axis = axes[i - states] % len(perm)
-        if _others_stay(perm, axis) and ctx.spend("input", at=transpose):
-            axes[i - states] = perm[axis]
-            scan.set_input(i, transpose.inputs[0])
-            scan.set_attr("scan_input_axes", axes)
 
 
 def _collect_transposed(graph: Graph, scan: Node, states: int, ctx: PassContext) -> None:

@@ -14,7 +14,7 @@ from onnxopt.graph.node import present, producer
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
+from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.near_zero import told_from_zero
 from onnxopt.rewriting.rule import is_number, known_axes
 
@@ -27,43 +27,27 @@ def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
     m.require(math.isclose(float(constant.item()), wanted, rel_tol=of(constant.dtype).epsilon), "other constants")
 
 
-def half_of_product(factor: Pattern) -> Pattern:
+def half_of_product(factor: Pattern) -> tuple[Call, ...]:
     """Return patterns of x * factor / 2 in any order; `half` is the constant."""
     x, half = var("x"), const("half")
-    return either(
-        op.Mul(op.Mul(x, factor), half),
-        op.Mul(op.Mul(x, half), factor),
-        op.Mul(x, op.Mul(factor, half)),
-        op.Div(op.Mul(x, factor), 2),
-    )
+    product = op.Mul(x, factor)
+    return op.Mul(product, half), op.Mul(op.Mul(x, half), factor), op.Mul(x, op.Mul(factor, half)), op.Div(product, 2)
 
 
-def half_and_half(function: Pattern) -> Pattern:
+def half_and_half(function: Pattern) -> tuple[Call, ...]:
     """Return patterns of x (function / 2 + 1 / 2) and x / 2 + x / 2 * function."""
     x, half = var("x"), const("half")
-    return either(
-        op.Mul(x, op.Add(op.Mul(function, half), 0.5)),
-        op.Add(op.Mul(op.Mul(x, half, name="part"), function), op.Mul(x, half, name="part")),
-    )
+    part = op.Mul(x, half, name="part")
+    return op.Mul(x, op.Add(op.Mul(function, half), 0.5)), op.Add(op.Mul(part, function), part)
 
 
 _ERF: Final = op.Erf(either(op.Div(var("x"), const("k")), op.Mul(var("x"), const("r"))))
 
 
-@rewrite(half_of_product(op.Add(_ERF, 1, name="gate", shared=True)))
+@rewrite(either(*half_of_product(op.Add(_ERF, 1, name="gate", shared=True)), *half_and_half(_ERF)))
 def gelu(m: Match, x: Value, half: Array | None = None, k: Array | None = None, r: Array | None = None) -> Value:
-    """x (1 + erf(x / √2)) / 2 = Gelu(x)."""
+    """x (1 + erf(x / √2)) / 2 = x (1/2 + erf(x / √2) / 2) = x/2 + x/2 erf(x / √2) = Gelu(x)."""
     of_products(m)
-    return by_erf(m, x, half, k, r)
-
-
-@rewrite(half_and_half(_ERF))
-def gelu_of_halves(m: Match, x: Value, half: Array, k: Array | None = None, r: Array | None = None) -> Value:
-    """x (1/2 + erf(x / √2) / 2) = x/2 + x/2 erf(x / √2) = Gelu(x)."""
-    return by_erf(m, x, half, k, r)
-
-
-def by_erf(m: Match, x: Value, half: Array | None, k: Array | None, r: Array | None) -> Value:
     guard(m, x, 20, "Gelu")
     for constant, wanted in ((half, 0.5), (k, math.sqrt(2)), (r, math.sqrt(0.5))):
         if constant is not None:
@@ -74,20 +58,20 @@ def by_erf(m: Match, x: Value, half: Array | None, k: Array | None, r: Array | N
 _SERIES: Final = op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))
 
 
-@rewrite(half_of_product(op.Add(op.Tanh(_SERIES), 1, name="gate", shared=True)))
+@rewrite(either(*half_of_product(op.Add(op.Tanh(_SERIES), 1, name="gate", shared=True))))
 def gelu_by_tanh(m: Match, x: Value, cubic: Array, root: Array, half: Array | None = None) -> Value:
     """x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 = Gelu(x, approximate = tanh)."""
-    of_products(m)
     return by_tanh(m, x, half, cubic, root)
 
 
-@rewrite(half_and_half(op.Tanh(_SERIES)))
+@rewrite(either(*half_and_half(op.Tanh(_SERIES))))
 def gelu_by_tanh_of_halves(m: Match, x: Value, cubic: Array, root: Array, half: Array) -> Value:
     """x (1/2 + tanh(√(2/π) (x + 0.044715 x³)) / 2) = Gelu(x, approximate = tanh)."""
     return by_tanh(m, x, half, cubic, root)
 
 
 def by_tanh(m: Match, x: Value, half: Array | None, cubic: Array, root: Array) -> Value:
+    of_products(m)
     guard(m, x, 20, "Gelu")
     if half is not None:
         near(m, x, half, 0.5)
@@ -100,27 +84,13 @@ _TURNED: Final = either(op.Neg(var("x")), op.Mul(var("x"), -1))
 _ONE_AND_EXP: Final = op.Add(op.Exp(_TURNED), 1)
 
 
-@rewrite(either(op.Div(1, _ONE_AND_EXP), op.Reciprocal(_ONE_AND_EXP)))
+@rewrite(either(op.Div(1, _ONE_AND_EXP), op.Reciprocal(_ONE_AND_EXP), op.Div(var("x"), _ONE_AND_EXP)))
 def sigmoid(m: Match, x: Value) -> Value:
-    """1 / (1 + exp(-x)) = Sigmoid(x)."""
+    """1 / (1 + exp(-x)) = Sigmoid(x), x / (1 + exp(-x)) = x Sigmoid(x)."""
     m.require(m.dtype(x) in FLOATS, "not floating point")
     m.require(not told_from_zero(m.anchor.output), "runtimes round small ones to 0, whose logarithm is infinite")
-    return m.op.Sigmoid(x)
-
-
-@rewrite(op.Div(var("x"), _ONE_AND_EXP))
-def product_with_sigmoid(m: Match, x: Value) -> Value:
-    """x / (1 + exp(-x)) = x Sigmoid(x)."""
-    m.require(m.dtype(x) in FLOATS, "not floating point")
-    m.require(not told_from_zero(m.anchor.output), "runtimes round small ones to 0, whose logarithm is infinite")
-    return m.op.Mul(x, m.op.Sigmoid(x))
-
-
-@rewrite(op.Div(var("x"), op.Add(op.Abs(var("x")), 1)))
-def softsign(m: Match, x: Value) -> Value:
-    """x / (1 + |x|) = Softsign(x)."""
-    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    return m.op.Softsign(x)
+    made = m.op.Sigmoid(x)
+    return m.op.Mul(x, made) if m.anchor.inputs[0] is x else made
 
 
 _SLOPED: Final = op.Mul(var("x"), const("slope"))
@@ -130,38 +100,17 @@ _SLOPED: Final = op.Mul(var("x"), const("slope"))
     either(
         op.Where(one_of("Greater", "GreaterOrEqual")(var("x"), 0, shared=True), var("x"), _SLOPED),
         op.Where(one_of("Less", "LessOrEqual")(var("x"), 0, shared=True), _SLOPED, var("x")),
+        op.Max(var("x"), _SLOPED),
     )
 )
 def leaky_relu(m: Match, x: Value, slope: Array) -> Value:
-    """Where(x > 0, x, a x) = LeakyRelu(x, alpha = a)."""
-    return leaky(m, x, slope)
-
-
-@rewrite(op.Max(var("x"), _SLOPED))
-def leaky_relu_of_max(m: Match, x: Value, slope: Array) -> Value:
-    """Max(x, a x) = LeakyRelu(x, alpha = a), where 0 < a < 1."""
-    m.require((slope > 0).all() and (slope < 1).all(), "the slope is not between 0 and 1")
-    return leaky(m, x, slope)
-
-
-def leaky(m: Match, x: Value, slope: Array) -> Value:
+    """Where(x > 0, x, a x) = LeakyRelu(x, alpha = a); so is Max(x, a x), where 0 < a < 1."""
+    between = m.anchor.op == "Where" or ((slope > 0).all() and (slope < 1).all())
+    m.require(between, "the slope is not between 0 and 1")
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     m.require(is_number(m, slope, x), "a slope for each element")
     m.require(np.isfinite(slope).all(), "an infinite slope")
     return m.op.LeakyRelu(x, alpha=float(slope.item()))
-
-
-_BELOW_ZERO: Final = op.Mul(op.Relu(_TURNED), const("slope"))
-
-
-@rewrite(either(op.Sub(op.Relu(var("x")), _BELOW_ZERO), op.Add(op.Relu(var("x")), _BELOW_ZERO)))
-def prelu(m: Match, x: Value, slope: Array) -> Value:
-    """Relu(x) - a Relu(-x) = PRelu(x, a)."""
-    dims = m.shape(x)
-    m.require(m.opset >= 7 and m.dtype(x) == TensorProto.FLOAT, "not float32, or before opset 7")
-    m.require(np.isfinite(slope).all(), "an infinite slope")
-    m.require(dims is not None and not widens(m, x, m.value("slope")), "a slope may be for more than x")
-    return m.op.PRelu(x, m.const(slope if m.anchor.op == "Sub" else -slope, like=slope))
 
 
 _LESS_ONE: Final = either(op.Sub(op.Exp(var("power")), 1), op.Add(op.Exp(var("power")), -1))
@@ -197,16 +146,6 @@ def _is_same_below_zero(m: Match, power: Value, x: Value) -> bool:
 
 def is_zero(m: Match, v: Value, x: Value) -> bool:
     return is_number(m, v.array, x) and v.array.item() == 0
-
-
-@rewrite(op.Mul(op.Elu(var("x"), name="elu"), const("gamma")))
-def selu(m: Match, x: Value, gamma: Array) -> Value:
-    """c Elu(x, alpha = a) = Selu(x, alpha = a, gamma = c)."""
-    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    m.require(is_number(m, gamma, x) and np.isfinite(gamma).all(), "a factor for each element")
-    alpha = float(m.elu.attr("alpha"))
-    m.require(abs(alpha * gamma.item()) <= np.finfo(np.float32).max, "runtimes multiply both, and that overflows")
-    return m.op.Selu(x, alpha=alpha, gamma=float(gamma.item()))
 
 
 _CLIPPED: Final = op.Clip(op.Add(var("x"), const("b")), 0, const("top"))
@@ -298,8 +237,9 @@ def guard(m: Match, x: Value, opset: int, name: str) -> None:
 
 
 def of_products(m: Match) -> None:
-    """Decline unless all readers of 1 + erf(…) are products, each perhaps another Gelu of x."""
-    m.require(m.gate.output.feeds_only(lambda u: u.op == "Mul"), "Add output used elsewhere")
+    """Decline unless all readers of 1 + erf(…), if it occurs, are products, each perhaps another Gelu of x."""
+    gate = m.bindings.nodes.get("gate")
+    m.require(gate is None or gate.output.feeds_only(lambda u: u.op == "Mul"), "Add output used elsewhere")
 
 
 @register
@@ -325,17 +265,11 @@ class FuseActivation(RewritePass):
     pooling: bool = option(False, "GlobalAveragePool too")
     rules = (
         gelu,
-        gelu_of_halves,
         gelu_by_tanh,
         gelu_by_tanh_of_halves,
         sigmoid,
-        product_with_sigmoid,
-        softsign,
         leaky_relu,
-        leaky_relu_of_max,
-        prelu,
         elu,
-        selu,
         hard_sigmoid,
         hard_sigmoid_of_line,
         hard_swish_of_clip,

@@ -77,25 +77,23 @@ def width(m: Match, x: Value, eps: Array, axis: int = -1) -> int:
     return size
 
 
-@rewrite(either(*over_root(centered(), moment(centered)), *to_power(centered(), moment(centered))))
-def layer_normalization(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
-    """(x - mean) / sqrt(mean((x - mean)²) + eps) = LayerNormalization(x, 1), or that of x and a scale."""
-    return normalized(m, x, eps, scale)
+def difference_of_moments() -> Call:
+    """Return the pattern of max(mean(x²) - mean², 0), a variance."""
+    return op.Max(op.Sub(moment(lambda: var("x")), either(op.Pow(mean(), 2), op.Mul(mean(), mean()))), 0)
 
 
 @rewrite(
     either(
-        *over_root(
-            centered(), op.Max(op.Sub(moment(lambda: var("x")), either(op.Pow(mean(), 2), op.Mul(mean(), mean()))), 0)
-        )
+        *over_root(centered(), moment(centered)),
+        *to_power(centered(), moment(centered)),
+        *over_root(centered(), difference_of_moments()),
     )
 )
-def difference_of_moments(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
-    """(x - mean) / sqrt(max(mean(x²) - mean², 0) + eps) = LayerNormalization(x, 1), or that of x and a scale."""
-    return normalized(m, x, eps, scale)
+def layer_normalization(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
+    """(x - mean) / sqrt(mean((x - mean)²) + eps) = LayerNormalization(x, 1), or that of x and a scale.
 
-
-def normalized(m: Match, x: Value, eps: Array, scale: Array | None) -> Value:
+    The mean may also be max(mean(x²) - mean², 0).
+    """
     m.require(m.opset >= 17, "LayerNormalization is there from opset 17 on")
     rank = m.rank(x) or 0
     axis = axis_of(m, m.mean, rank)
@@ -140,50 +138,39 @@ def written(kind: str) -> Call:
     return one_of(kind)(var("x"), const("scale"), name="norm")
 
 
-@rewrite(op.Mul(either(written("LayerNormalization"), written("RMSNormalization")), const("factor")))
+_LAYER_NORM: Final = written("LayerNormalization")
+_TURNED: Final = op.Transpose(_LAYER_NORM, name="turned")
+
+
+@rewrite(op.Mul(either(_LAYER_NORM, written("RMSNormalization"), _TURNED), const("factor")))
 def scale_of_normalization(m: Match, x: Value, scale: Array, factor: Array) -> Value:
-    """LayerNormalization(x, s) f = LayerNormalization(x, s f); so is RMSNormalization."""
-    return scaled(m, x, scale, factor, -1)
+    """LayerNormalization(x, s) f = LayerNormalization(x, s f), also before a Transpose; so is RMSNormalization."""
+    along = is_along(m, factor, x, scale.size, last_axis(m, scale))
+    m.require(along, "the factor is not one per element of the axis")
+    wide = scale.astype(np.float64) * factor.reshape(-1)
+    return turned(m, m.op[m.norm.op](x, m.const(wide, like=scale), like=m.norm))
 
 
-@rewrite(op.Mul(op.Transpose(written("LayerNormalization"), name="turned"), const("factor")))
-def scale_behind_transpose(m: Match, x: Value, scale: Array, factor: Array) -> Value:
-    """LayerNormalization(x, s)ᵀ f = LayerNormalization(x, s f)ᵀ."""
-    return m.op.Transpose(scaled(m, x, scale, factor, last_of(m)), like=m.turned)
-
-
-@rewrite(op.Add(written("LayerNormalization"), const("shift")))
+@rewrite(op.Add(either(_LAYER_NORM, _TURNED), const("shift")))
 def bias_of_normalization(m: Match, x: Value, scale: Array, shift: Array) -> Value:
-    """LayerNormalization(x, s) + b = LayerNormalization(x, s, b)."""
-    return shifted(m, x, scale, shift, -1)
+    """LayerNormalization(x, s) + b = LayerNormalization(x, s, b), also before a Transpose."""
+    along = is_along(m, shift, x, scale.size, last_axis(m, scale)) and shift.size == scale.size
+    m.require(along, "the term is not one per element of the axis")
+    bias = m.value("shift") if shift.ndim == 1 else m.const(shift.reshape(-1))
+    return turned(m, m.op.LayerNormalization(x, m.value("scale"), bias, like=m.norm))
 
 
-@rewrite(op.Add(op.Transpose(written("LayerNormalization"), name="turned"), const("shift")))
-def bias_behind_transpose(m: Match, x: Value, scale: Array, shift: Array) -> Value:
-    """LayerNormalization(x, s)ᵀ + b = LayerNormalization(x, s, b)ᵀ."""
-    return m.op.Transpose(shifted(m, x, scale, shift, last_of(m)), like=m.turned)
-
-
-def last_of(m: Match) -> int:
-    """Return the position to which a Transpose moves the last axis."""
-    order = m.turned.attr("perm")
-    m.require(order is not None, "the order is turned round, of unknown length")
+def last_axis(m: Match, scale: Array) -> int:
+    """Return the position of the normalized last axis, which a Transpose may move."""
+    m.require(m.norm.attr("axis") == -1 and scale.ndim == 1, "another axis")
+    if "turned" not in m.bindings.nodes:
+        return -1
+    order = m.known(m.turned.attr("perm"), "the order is turned round, of unknown length")
     return list(order).index(len(order) - 1)
 
 
-def scaled(m: Match, x: Value, scale: Array, factor: Array, axis: int) -> Value:
-    m.require(m.norm.attr("axis") == -1 and scale.ndim == 1, "another axis")
-    m.require(is_along(m, factor, x, scale.size, axis), "the factor is not one per element of the axis")
-    wide = scale.astype(np.float64) * factor.reshape(-1)
-    return m.op[m.norm.op](x, m.const(wide, like=scale), like=m.norm)
-
-
-def shifted(m: Match, x: Value, scale: Array, shift: Array, axis: int) -> Value:
-    m.require(m.norm.attr("axis") == -1 and scale.ndim == 1, "another axis")
-    along = is_along(m, shift, x, scale.size, axis) and shift.size == scale.size
-    m.require(along, "the term is not one per element of the axis")
-    bias = m.value("shift") if shift.ndim == 1 else m.const(shift.reshape(-1))
-    return m.op.LayerNormalization(x, m.value("scale"), bias, like=m.norm)
+def turned(m: Match, x: Value) -> Value:
+    return m.op.Transpose(x, like=m.turned) if "turned" in m.bindings.nodes else x
 
 
 def rows() -> Call:
@@ -294,12 +281,9 @@ class FuseNormalization(RewritePass):
     groups: bool = option(False, "GroupNormalization too")
     rules = (
         layer_normalization,
-        difference_of_moments,
         rms_normalization,
         scale_of_normalization,
-        scale_behind_transpose,
         bias_of_normalization,
-        bias_behind_transpose,
         batch_of_rows,
         group_normalization,
     )

@@ -60,18 +60,15 @@ def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | N
     return again(m, node, x, weight, bias_value)
 
 
-@rewrite(either(op.Add(linear_call(), const("z")), op.Sub(linear_call(), const("z"))))
+@rewrite(
+    either(op.Add(linear_call(), const("z")), op.Sub(linear_call(), const("z")), op.Sub(const("z"), linear_call()))
+)
 def fold_add(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
-    """Conv(x; W, b) + z = Conv(x; W, b + z); likewise -."""
+    """Conv(x; W, b) + z = Conv(x; W, b + z), z - Conv(x; W, b) = Conv(x; -W, z - b)."""
     c = factors(m, z, w)
+    if m.anchor.op == "Sub" and m.anchor.inputs[0] is m.value("z"):
+        return affine_of(m, w, b, np.full(c.shape, -1.0), c)
     return affine_of(m, w, b, None, c if m.anchor.op == "Add" else -c)
-
-
-@rewrite(op.Sub(const("z"), linear_call()))
-def fold_subtract_from(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
-    """z - Conv(x; W, b) = Conv(x; -W, z - b)."""
-    c = factors(m, z, w)
-    return affine_of(m, w, b, np.full(c.shape, -1.0), c)
 
 
 @rewrite(either(op.Mul(linear_call(), const("z")), op.Div(linear_call(), const("z"))))
@@ -82,11 +79,25 @@ def fold_multiply(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Va
     return affine_of(m, w, b, 1.0 / a if divides else a, None)
 
 
-@rewrite(op.Conv(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("w"), const("b").opt(), name="conv"))
-def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -> Value:
-    """Conv(x * z; W, b) = Conv(x; Wz, b), whatever the padding: zero stays zero."""
-    bias = m.value("b") if b is not None else None
-    return m.op.Conv(x, scaled(m, x, z, w), bias, like=m.conv)
+_SCALED: Final = one_of("Mul", "Div")(var("x"), const("z"), name="scaling")
+_SCALED_AND_SHIFTED: Final = one_of("Add", "Sub")(_SCALED, const("t"), name="shift")
+
+
+@rewrite(op.Conv(either(_SCALED, _SCALED_AND_SHIFTED), const("w"), const("b").opt(), name="conv"))
+def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None, t: Array | None = None) -> Value:
+    """Conv(x * z; W, b) = Conv(x; Wz, b), Conv(x * z + t; W, b) = Conv(x + t / z; Wz, b).
+
+    Also with padding: zero stays zero, and zeros are padded after the Add.
+    """
+    if t is not None:
+        per_channel = t.ndim <= w.ndim and linear.per_channel(t, w.ndim, w.shape[1] * m.conv.attr("group")) is not None
+        m.require(per_channel, "the term is not one per channel")
+    weight, bias = scaled(m, x, z, w), m.value("b") if b is not None else None
+    if t is not None:
+        wide = t.astype(np.float64)
+        term = m.const(wide * z if m.scaling.op == "Div" else wide / z, like=t)
+        x = m.op[m.shift.op](x, term, like=m.shift)
+    return m.op.Conv(x, weight, bias, like=m.conv)
 
 
 def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
@@ -105,27 +116,6 @@ def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
     return m.const(weight, like=w)
 
 
-@rewrite(
-    op.Conv(
-        one_of("Add", "Sub")(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("t"), name="shift"),
-        const("w"),
-        const("b").opt(),
-        name="conv",
-    )
-)
-def fold_standardized_input(m: Match, x: Value, z: Array, t: Array, w: Array, b: Array | None) -> Value:
-    """Conv(x * z + t; W, b) = Conv(x + t / z; Wz, b), also with padding: zeros are padded after the Add."""
-    m.require(
-        t.ndim <= w.ndim and linear.per_channel(t, w.ndim, w.shape[1] * m.conv.attr("group")) is not None,
-        "the term is not one per channel",
-    )
-    weight = scaled(m, x, z, w)
-    wide = t.astype(np.float64)
-    term = m.const(wide * z if m.scaling.op == "Div" else wide / z, like=t)
-    bias = m.value("b") if b is not None else None
-    return m.op.Conv(m.op[m.shift.op](x, term, like=m.shift), weight, bias, like=m.conv)
-
-
 _SHIFTED: Final = one_of("Add", "Sub")(var("x"), const("t"), name="shift")
 
 
@@ -135,25 +125,18 @@ def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None, 
 
     Likewise Conv(y + (x + t); W, b), as in global response normalization.
     """
-    bias = _bias_for_shifted(m, x, t, w, b)
-    return m.op.Conv(x if y is None else m.op.Add(y, x, like=m.sum), m.value("w"), bias, like=m.conv)
-
-
-def _bias_for_shifted(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
-    """Return the bias of a Conv for input x instead of x + t."""
     m.require(linear.unpadded(m.conv), "the padding is not shifted")
     m.require(m.conv.attr("group") == 1, "grouped convolution")
     m.require(not quantized(m, x), "the convolution is quantized")
     m.require(not shifts_formula(x), "it is the bias of a normalization, which runtimes run as one operator")
     dims, channels = m.shape(x), linear.output_channels(m.conv, w)
     m.require(dims is not None and len(dims) == w.ndim and dims[1] == w.shape[1], "the term may widen the input")
-    c, bias = linear.per_channel(t, w.ndim, w.shape[1]), linear.bias_of(m.conv, b, channels)
-    m.require(c is not None and bias is not None, "the term is not one per channel")
-    assert c is not None and bias is not None
+    c = m.known(linear.per_channel(t, w.ndim, w.shape[1]), "the term is not one per channel")
     m.require(np.isfinite(c).all(), "the term is not finite")
-    more = linear.sum_over_inputs(m.conv, w, c)
+    more, bias = linear.sum_over_inputs(m.conv, w, c), bias_per_channel(m, m.conv, b, channels)
     m.require(linear.is_finite(more), "the weights are not finite")
-    return m.const(bias + more if m.shift.op == "Add" else bias - more, like=w, hint=m.value("t").name)
+    total = m.const(bias + more if m.shift.op == "Add" else bias - more, like=w, hint=m.value("t").name)
+    return m.op.Conv(x if y is None else m.op.Add(y, x, like=m.sum), m.value("w"), total, like=m.conv)
 
 
 @register
@@ -174,10 +157,8 @@ class ConvAddFolding(RewritePass):
     )
     rules = (
         fold_add,
-        fold_subtract_from,
         fold_multiply,
         fold_scaled_input,
-        fold_standardized_input,
         fold_shifted_input,
     )
 

@@ -17,7 +17,7 @@ from onnxopt.graph.node import Node, array_of, producer
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, const, either, ends_formula, one_of, op, quantized, rewrite, scales_formula, var
+from onnxopt.rewriting import Match, const, either, ends_formula, op, quantized, rewrite, scales_formula, var
 from onnxopt.rewriting.replace import bypass
 
 _MAX_TERM: Final = 1 << 14  # elements of a term, as many as a bias
@@ -170,31 +170,21 @@ def weights(m: Match, x: Value, w: Array) -> None:
 _PRODUCT: Final = op.MatMul(var("x"), const("w"), name="product")
 
 
-@rewrite(either(op.Mul(_PRODUCT, const("z")), op.Div(_PRODUCT, const("z"))))
-def fold_factor(m: Match, x: Value, w: Array, z: Array) -> Value:
-    """(x W) z = x (W z), z along the columns; likewise /."""
-    weights(m, x, w)
-    factor, scale = row(m, z, w.shape[1], m.rank(x)), np.divide if m.anchor.op == "Div" else np.multiply
-    return m.op.MatMul(x, m.const(scale(w.astype(np.float64), factor), like=w), like=m.product)
+_SUM: Final = op.Add(_PRODUCT, const("b"), name="sum")
 
 
-@rewrite(
-    one_of("Div", "Mul")(
-        op.Add(op.MatMul(var("x"), const("w"), name="product"), const("b"), name="sum"), const("z"), name="scaled"
-    )
-)
-def fold_factor_of_sum(m: Match, x: Value, w: Array, b: Array, z: Array) -> Value:
-    """(x W + b) z = x (W z) + b z, z along the columns: the scale of a layer, beside what is not scaled."""
-    if z.size == 1:
+@rewrite(either(*(kind(inner, const("z")) for inner in (_PRODUCT, _SUM) for kind in (op.Mul, op.Div))))
+def fold_factor(m: Match, x: Value, w: Array, z: Array, b: Array | None = None) -> Value:
+    """(x W) z = x (W z), z along the columns; likewise /, and (x W + b) z = x (W z) + b z, the scale of a layer."""
+    if b is not None and z.size == 1:
         m.skip()  # scale-propagation handles single numbers more generally
     weights(m, x, w)
-    columns = w.shape[1]
-    m.require(all(d == 1 for d in b.shape[:-1]) and b.size in (1, columns), "what is added is no bias")
-    factor = row(m, z, columns, m.rank(x))
-    if m.scaled.op == "Div":
-        factor = 1 / factor
-    product = m.op.MatMul(x, m.const(w.astype(np.float64) * factor, like=w), like=m.product)
-    return m.op.Add(product, m.const(b.astype(np.float64) * factor, like=b), like=m.sum)
+    factor, scale = row(m, z, w.shape[1], m.rank(x)), np.divide if m.anchor.op == "Div" else np.multiply
+    product = m.op.MatMul(x, m.const(scale(w.astype(np.float64), factor), like=w), like=m.product)
+    if b is None:
+        return product
+    m.require(all(d == 1 for d in b.shape[:-1]) and b.size in (1, w.shape[1]), "what is added is no bias")
+    return m.op.Add(product, m.const(scale(b.astype(np.float64), factor), like=b), like=m.sum)
 
 
 @rewrite(op.MatMul(op.Mul(var("x"), const("z"), name="scaling", shared=True), const("w"), name="product"))
@@ -239,7 +229,7 @@ class MatMulScaleFolding(RewritePass):
 
     # After: separate weights would hide common subexpressions.
     info = PassInfo("matmul-scale-folding", opt_level=2, after=("common-subexpressions",), ops=("MatMul",))
-    rules = (fold_factor, fold_factor_of_sum, fold_scaled_rows, join_factors)
+    rules = (fold_factor, fold_scaled_rows, join_factors)
 
 
 @register

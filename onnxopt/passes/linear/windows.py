@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.index_tensors import dim_of
 from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, order_of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
@@ -162,27 +163,10 @@ def _bounds(
     first: list[int] = starts.reshape(-1).tolist()
     last = array_of(ends)
     found = cuts(first, first if last is None else last.reshape(-1).tolist(), along, by, rank) or []
-    sized = [axis for axis, *_ in found if last is not None or _is_size(ends, m.value("x"), axis)]
-    m.require(last is not None or len(found) == len(sized) == 1, "an end is computed")
+    whole = len(found) == 1 and dim_of(ends) == m.dims(m.value("x"))[found[0][0]] is not None
+    m.require(last is not None or whole, "an end is computed")
     m.require(found and all(axis > 1 and step == 1 for axis, _, _, step in found), "it is no run along spatial axes")
     return [(axis, start, None if last is None else end) for axis, start, end, _ in found]
-
-
-def _is_size(vector: Value, x: Value, axis: int) -> bool:
-    """Whether a vector is [size of x along the axis]."""
-    gather = producer(vector, "Gather")
-    if gather is None or gather.attr("axis", 0):
-        return _lists(vector, x, axis, axis + 1)
-    index = array_of(gather.inputs[1])
-    return index is not None and index.tolist() == [axis] and _lists(gather.inputs[0], x, 0, None)
-
-
-def _lists(vector: Value | None, x: Value, start: int, end: int | None) -> bool:
-    """Whether a vector is Shape(x), from `start` to `end`."""
-    shape = producer(vector, "Shape")
-    if shape is None or shape.inputs[0] is not x or shape.has_references:
-        return False
-    return (shape.attr("start", 0), shape.attr("end", None)) == (start, end)
 
 
 def _cut_off(m: Match, axis: int, start: int, end: int | None, same: int | None) -> tuple[int, int]:

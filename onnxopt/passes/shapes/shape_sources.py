@@ -85,32 +85,12 @@ def _is_read_for_dims(value: Value, maker: Node) -> bool:
 
 
 def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
-    """Return the Shape of the operand of a Transpose or Unsqueeze, if all listed or picked dims are its dims; else
-    None."""
-    x, axes = maker.inputs[0], _axes_before(maker)
-    if x is None or axes is None:
-        return None
-    if node.attr("start") or node.attr("end") is not None:
-        return _climb_part(node, x, axes[listed_by(node)], ctx)
-    return _climb_picks(node, x, axes, ctx)
-
-
-def _climb_part(node: Node, x: Value, found: list[int | None], ctx: PassContext) -> Node | None:
-    """Return the Shape of a part, if its dims are consecutive dims of `x`."""
-    first = found[0] if found else None
-    if first is None or found != list(range(first, first + len(found))) or not _may_change(node, ctx, "climbed"):
-        return None
-    node.set_input(0, x)
-    node.set_attr("start", first)
-    node.set_attr("end", first + len(found))
-    return node
-
-
-def _climb_picks(node: Node, x: Value, axes: list[int | None], ctx: PassContext) -> Node | None:
-    """Return the Shape of `x`, if every reader of `node` is a Gather of dims that `x` has."""
-    graph, picks = node.graph, list(node.output.users)
-    given = arrays_of(pick.inputs[1] for pick in picks) if _is_only_picked(node) else None
-    if graph is None or given is None:
+    """Return the Shape of the operand of a Transpose or Unsqueeze, if every reader of `node` is a Gather of dims that
+    the operand has; else None."""
+    graph, x, axes = node.scope, maker.inputs[0], _axes_before(maker)
+    picks, lists_all = list(node.output.users), not node.attr("start") and node.attr("end") is None
+    given = arrays_of(pick.inputs[1] for pick in picks) if lists_all and _is_only_picked(node) else None
+    if x is None or axes is None or given is None:
         return None
     before = [at for i in given if (at := _picked_axes(i, axes)) is not None]
     if len(before) < len(given) or not _may_change(node, ctx, "climbed"):
@@ -282,35 +262,23 @@ def _dims(value: Value | None) -> Dims | None:
     if node.op == "Shape":
         shape = types.shape(node.inputs[0])
         return None if shape is None else list(shape[listed_by(node)])
-    return _dims_picked(node, value.index)
+    return _dims_picked(node)
 
 
-def _dims_picked(node: Node, index: int) -> Dims | None:
-    """Return the dims in result `index` of an operator on a Shape."""
+def _dims_picked(node: Node) -> Dims | None:
+    """Return the dims in a Gather or Slice of a Shape; None for other nodes."""
     maker = producer(node.inputs[0], "Shape")
     dims, given = _dims(maker.output) if maker is not None else None, arrays_of(canonical_operands(node)[1:])
     if dims is None or given is None or any(a.ndim > 1 for a in given):
         return None
-    return _part(dims, node, index, [a.reshape(-1).tolist() for a in given])
+    numbers = [a.reshape(-1).tolist() for a in given]
+    if node.op == "Gather":
+        return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
+    is_slice = node.op == "Slice" and numbers[3:] in ([], [[1]]) and [len(n) for n in numbers[:2]] == [1, 1]
+    return dims[numbers[0][0] : numbers[1][0]] if is_slice else None
 
 
 def _constant_dims(value: Value) -> Dims | None:
     kind, lengths = value.constant_type()
     small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _MAX_DIMS
     return value.array.tolist() if small else None
-
-
-def _part_of_split(dims: Dims, node: Node, index: int) -> Dims | None:
-    parts = [types.shape(v) for v in node.outputs[: index + 1]]
-    sizes = [p[0] for p in parts if p and isinstance(p[0], int)]
-    return dims[sum(sizes[:-1]) : sum(sizes)] if len(sizes) == len(parts) else None
-
-
-def _part(dims: Dims, node: Node, index: int, numbers: list[list[int]]) -> Dims | None:
-    """Return the dims in result `index` of a Gather, Split or Slice of a vector of dims; None for other nodes."""
-    if node.op == "Gather":
-        return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
-    if node.op == "Split":
-        return _part_of_split(dims, node, index)
-    is_slice = node.op == "Slice" and numbers[3:] in ([], [[1]]) and [len(n) for n in numbers[:2]] == [1, 1]
-    return dims[numbers[0][0] : numbers[1][0]] if is_slice else None

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import Graph, Model, Value
-from onnxopt.graph.node import Node, present, producer
+from onnxopt.graph.node import Node, present
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import remove_dead
 
@@ -75,7 +75,7 @@ def _between(cast: Node, data: ShapeData) -> list[Node]:
                 return []
             found[node] = None
             stack += _computed([*_operands(node), *(v for u in value.users if u.op != "Cast" for v in u.outputs)])
-    return _in_order(found) if _removes(found, first) else []
+    return [n for n in cast.scope if n in found] if _removes(found, first) else []
 
 
 def _computed(values: Sequence[Value | None]) -> list[Value]:
@@ -105,20 +105,6 @@ def _may_widen(node: Node, value: Value, graph: Graph | None) -> bool:
 def _operands(node: Node) -> Sequence[Value | None]:
     """Return the operands of the result's type."""
     return node.inputs[:1] if node.op in _FIRST else node.inputs
-
-
-def _in_order(nodes: dict[Node, None]) -> list[Node]:
-    """Return the nodes in topological order."""
-    order: dict[Node, None] = {}
-    stack = list(nodes)
-    while stack:
-        node = stack[-1]
-        before = [n for n in map(producer, node.inputs) if n is not None and n in nodes and n not in order]
-        if before:
-            stack += before
-        else:
-            order[stack.pop()] = None
-    return list(order)
 
 
 def _source(graph: Graph, v: Value, before: Node) -> Value:
