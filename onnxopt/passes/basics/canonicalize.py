@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import cuts, indices, listed_by
+from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node, array_of
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
@@ -26,12 +26,6 @@ def cast_like(m: Match, x: Value, like: Value) -> Value:
     return m.op.Cast(x, to=to, saturate=m.cast.attr("saturate") if m.opset >= 19 else None)
 
 
-def listed(m: Match, node: Node, x: Value) -> Shape:
-    """Return the dims listed by Shape node `node` of `x`; declines for unknown rank."""
-    dims = m.known(m.shape(x), "the rank is unknown")
-    return dims[listed_by(node)]
-
-
 def numbers(m: Match, dims: Shape) -> list[int]:
     m.require(all(isinstance(d, int) for d in dims), "a dimension is dynamic")
     return [d for d in dims if isinstance(d, int)]
@@ -39,49 +33,17 @@ def numbers(m: Match, dims: Shape) -> list[int]:
 
 @rewrite(op.Shape(var("x"), name="node"))
 def shape_of_static(m: Match, x: Value) -> Value:
-    """Shape(x) is a constant where the dims it lists are numbers."""
-    return m.ints(numbers(m, listed(m, m.node, x)))
-
-
-@rewrite(op.Size(var("x")))
-def size_of_static(m: Match, x: Value) -> Value:
-    """Size(x) is a constant where all dims are numbers."""
-    dims = m.shape(x)
-    m.require(dims is not None, "the rank is unknown")
-    size = math.prod(numbers(m, dims or ()))
-    m.require(size <= np.iinfo(np.int64).max, "more elements than an int64 counts")
-    return m.ints(size)
+    """Shape(x) is a constant where the dims it lists are numbers; shape-arithmetic knows parts of others."""
+    return m.ints(numbers(m, m.known(m.shape(x), "the rank is unknown")[listed_by(m.node)]))
 
 
 @rewrite(op.Gather(op.Shape(var("x"), name="node", shared=True), const("indices"), axis=lambda a: a in (0, -1)))
 def dims_of_shape(m: Match, x: Value, indices: Array) -> Value:
     """Gather(Shape(x), i) is a constant where dim i is a number, even beside unknown dims."""
-    dims = listed(m, m.node, x)
+    dims = m.known(m.shape(x), "the rank is unknown")[listed_by(m.node)]
     m.require(((indices >= -len(dims)) & (indices < len(dims))).all(), "an index is out of range")
     picked = tuple(dims[int(i)] for i in indices.reshape(-1))
     return m.const(np.array(numbers(m, picked), np.int64).reshape(indices.shape))
-
-
-@rewrite(
-    op.Slice(
-        op.Shape(var("x"), name="node", shared=True),
-        const("starts"),
-        const("ends"),
-        const("axes").opt(),
-        const("steps").opt(),
-    )
-)
-def slice_of_shape(m: Match, x: Value, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Value:
-    """Shape(x)[a:b:s] is a constant where the dims it takes are numbers."""
-    dims = listed(m, m.node, x)
-    given = [None if a is None else a.reshape(-1).tolist() for a in (starts, ends, axes, steps)]
-    found = cuts(given[0] or [], given[1] or [], given[2], given[3], 1)
-    m.require(found, "not along one axis")
-    for _, start, end, step in found or []:
-        taken = indices(start, end, step, len(dims))
-        m.require(taken is not None, "runtimes differ in what it takes")
-        dims = dims[taken or slice(None)]
-    return m.ints(numbers(m, dims))
 
 
 @rewrite(op.Dropout(var("x"), ..., name="node"))
@@ -137,9 +99,7 @@ class Canonicalize(RewritePass):
     rules = (
         cast_like,
         shape_of_static,
-        size_of_static,
         dims_of_shape,
-        slice_of_shape,
         dropout_in_inference,
         range_of_scalars,
         constant_on_the_right,
