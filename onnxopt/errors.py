@@ -272,14 +272,15 @@ def inside(folder: object) -> str:
     except OSError:
         found = []
     if not any(e.name.endswith(".onnx") for e in found):
-        below = sorted(e.path for e in found if e.is_dir() and any(n.endswith(".onnx") for n in _listed(e.path)))
+        below = sorted(e.path for e in found if e.is_dir() and any(n.endswith(".onnx") for n in listed(e.path)))
         if not below:
             return "there is no .onnx file in it; a model is one file"
         return f"name the models in it: {few([f'{shlex.quote(path)}/*.onnx' for path in below])}"
     return f"name the models in it: {shlex.quote(str(folder))}/*.onnx"
 
 
-def _listed(folder: str) -> list[str]:
+def listed(folder: str | Path) -> list[str]:
+    """Returns the names in a folder; none if it cannot be listed."""
     try:
         return os.listdir(folder)
     except OSError:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from onnxopt.batch.job import Job
-from onnxopt.errors import ModelError, UsageError, WriteError, plain, unwritable
+from onnxopt.errors import ModelError, UsageError, WriteError, listed, plain, unwritable
 from onnxopt.io.external import ExternalData, data_files, external_tensors
 from onnxopt.io.load import named_files, read_proto
-from onnxopt.io.staging import MANY, StagingFolder, alone_in, clear, is_data_of, listed, put_in_place
+from onnxopt.io.staging import MANY, StagingFolder, alone_in, clear, is_data_of, put_in_place
 from onnxopt.proto.wire import stands_alone
 
 

@@ -229,8 +229,7 @@ def copy_file(source: Path, target: Path) -> None:
 def copy_range(source: int, start: int, length: int, target: int, at: int) -> None:
     """Copy bytes between descriptors; holes are skipped, as a new file has them already. Raises OSError."""
     for begin, end in _data(source, start, start + length):
-        done = _in_kernel(source, begin, end, target, at - start + begin)
-        _through_memory(source, done, end, target, at - start + done)
+        _copy(source, begin, end, target, at - start + begin)
     if os.fstat(source).st_size < start + length:  # a file may end in a hole
         raise OSError(errno.EIO, _SHORTER)
 
@@ -254,32 +253,23 @@ def _data(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _in_kernel(source: int, begin: int, end: int, target: int, at: int) -> int:
-    """Copy in the kernel as far as possible. Returns the source offset reached."""
-    copy = getattr(os, "copy_file_range", None)  # Linux only; shares blocks where the file system can
-    while copy is not None and begin < end:
-        try:
-            done = copy(source, target, min(end - begin, _CHUNK_BYTES), begin, at)
-        except OSError as e:
-            if e.errno not in _CANNOT:
-                raise
-            break
-        if not done:
-            break
-        begin, at = begin + done, at + done
-    return begin
-
-
-def _through_memory(source: int, begin: int, end: int, target: int, at: int) -> None:
-    if begin >= end:
-        return
-    os.lseek(source, begin, os.SEEK_SET)
-    os.lseek(target, at, os.SEEK_SET)
+def _copy(source: int, begin: int, end: int, target: int, at: int) -> None:
+    """Copy bytes in the kernel as far as possible, and through memory from there on."""
+    in_kernel = getattr(os, "copy_file_range", None)  # Linux only; shares blocks where the file system can
     while begin < end:
-        chunk = os.read(source, min(end - begin, _CHUNK))
-        if not chunk:
-            raise OSError(errno.EIO, _SHORTER)
-        begin += len(chunk)
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(target, view) :]
+        done = 0
+        if in_kernel is not None:
+            try:
+                done = in_kernel(source, target, min(end - begin, _CHUNK_BYTES), begin, at)
+            except OSError as e:
+                if e.errno not in _CANNOT:
+                    raise
+        if not done:
+            in_kernel = None
+            os.lseek(source, begin, os.SEEK_SET)
+            os.lseek(target, at, os.SEEK_SET)
+            chunk = os.read(source, min(end - begin, _CHUNK))
+            if not chunk:
+                raise OSError(errno.EIO, _SHORTER)
+            done = os.write(target, chunk)
+        begin, at = begin + done, at + done

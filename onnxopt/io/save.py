@@ -16,12 +16,12 @@ from pathlib import Path
 from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, TensorProto
 
-from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, plain, unreadable, unwritable
+from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, listed, plain, unreadable, unwritable
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io.external import copy_file, data_files, data_of, external_tensors
 from onnxopt.io.layout import AUTO, INLINE_LIMIT, REUSE, Layout, check_choice, plan
-from onnxopt.io.staging import StagingFolder, data_name, is_data_of, listed, put_in_place, refuse_special
+from onnxopt.io.staging import StagingFolder, data_name, is_data_of, put_in_place, refuse_special
 from onnxopt.proto.messages import fields, tensor_bytes
 from onnxopt.proto.wire import stands_alone
 

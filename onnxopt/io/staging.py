@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import re
 import shutil
 import stat
 import sys
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
-from onnxopt.errors import OnnxOptError, WriteError
+from onnxopt.errors import OnnxOptError, WriteError, listed
 
 CAN_LOCK: Final = sys.platform != "win32"  # whether the system can lock folders
 MANY: Final = "onnxopt"  # staging name for results of many models
@@ -29,10 +30,8 @@ _TRIES: Final = 40 if sys.platform == "win32" else 0  # attempts of a rename bef
 _RETRY_PAUSE: Final = 0.05
 _MAX_NAME_BYTES: Final = 200  # bytes of a name, of 255 in most file systems
 _RESERVED_BYTES: Final = 1 << 20
-_HEX: Final = frozenset("0123456789abcdef")
 _TOKEN_LENGTH: Final = 12  # hexadecimal digits
-_RANDOM: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")  # characters of names made by tempfile
-_RANDOM_LENGTH: Final = 8
+_RANDOM: Final = "[a-z0-9_]{8}"  # made by tempfile
 # locked while the process lives; lists the data files about to appear beside the destination
 _OWNER: Final = "onnxopt.owner"
 
@@ -111,13 +110,7 @@ def data_name(model: str, digest: str) -> str:
 
 def is_data_of(model: str, file: str) -> bool:
     """Whether `file` is a name made by `data_name` for this model."""
-    return _is_between(f"{model}.", file, ".data", _HEX, _TOKEN_LENGTH)
-
-
-def _is_between(before: str, name: str, after: str, characters: frozenset[str], length: int) -> bool:
-    """Whether `name` is `length` of the `characters`, between `before` and `after`."""
-    middle = name[len(before) : len(before) + length]
-    return name == before + middle + after and len(middle) == length and characters.issuperset(middle)
+    return re.fullmatch(rf"{re.escape(model)}\.[0-9a-f]{{{_TOKEN_LENGTH}}}\.data", file) is not None
 
 
 def _outdated(model: Path, names: Collection[str], target: Path, backup: Path | None) -> list[str]:
@@ -195,14 +188,6 @@ def remove_unread(target: Path, names: Iterable[str]) -> None:
     for name in found:
         if name not in read:
             _remove(target.parent / name)
-
-
-def listed(folder: Path) -> list[str]:
-    """Return the names in a folder; none if it cannot be listed."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _ours(target: Path, reader: Path | None = None) -> list[str]:
@@ -321,10 +306,10 @@ def clear(parent: Path, *names: str) -> None:
 
 
 def _clear_entry(entry: Path, prefix: str) -> None:
-    if _is_between(prefix, entry.name, ".tmp", _RANDOM, _RANDOM_LENGTH):
+    if re.fullmatch(rf"{re.escape(prefix)}{_RANDOM}\.tmp", entry.name):
         if entry.is_dir() and not entry.is_symlink():
             _clear_folder(entry)
-    elif _is_between(prefix, entry.name, ".onnx.tmp", _RANDOM, _RANDOM_LENGTH):
+    elif re.fullmatch(rf"{re.escape(prefix)}{_RANDOM}\.onnx\.tmp", entry.name):
         if _is_file(entry) and not is_owned(entry):
             entry.unlink(missing_ok=True)
 
