@@ -97,7 +97,8 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
             raise
         report.source, report.destination = job.source, "" if job.check else job.destination
         outcome.report, outcome.code = report.to_dict(), 3 if report.rolled_back else 0
-        if cache is not None and _lasts(report) and key.watch.changed is None:
+        lasts = report.verification is None or report.verification.status != UNVERIFIED  # more time may give a verdict
+        if cache is not None and lasts and key.watch.changed is None:
             cache.put(key, made, outcome.report, outcome.code)
         if job.in_place:
             watch.refuse()  # a newer model is not replaced by a result of the older
@@ -163,14 +164,6 @@ def _home(job: Job, source: Path) -> Path | None:
     if is_url(job.destination):
         return None
     return source.absolute().parent if job.check else Path(os.path.realpath(job.destination)).parent
-
-
-def _lasts(report: Report) -> bool:
-    """Return whether the report is worth caching.
-
-    A verification without verdict may succeed with more time or memory.
-    """
-    return report.verification is None or report.verification.status != UNVERIFIED
 
 
 def _refuse_parted(source: Path) -> None:

@@ -165,11 +165,8 @@ def _folded(items: list[Item], graph: GraphRecord) -> list[Item]:
             item.items = _folded(item.items, graph)
     if len(items) <= MOST:
         return items
-    return _sectioned(_repeats(items, [_token(item, graph) for item in items]))
-
-
-def _token(item: Item, graph: GraphRecord) -> str:
-    return re.sub(r"\d+", "#", item.label) if isinstance(item, Block) else graph.nodes[item].op
+    tokens = [re.sub(r"\d+", "#", i.label) if isinstance(i, Block) else graph.nodes[i].op for i in items]
+    return _sectioned(_repeats(items, tokens))
 
 
 def _repeats(items: list[Item], tokens: list[str]) -> list[Item]:
@@ -191,14 +188,10 @@ def _repeats(items: list[Item], tokens: list[str]) -> list[Item]:
         result += items[at:start]
         for k in range(units):
             at = start + (k + 1) * period
-            result.append(_unit(f"repeat {k + 1} of {units}", items[at - period : at], tokens[at - period : at]))
+            unit = items[at - period : at]
+            unit = unit if len(unit) <= MOST else _sectioned(_repeats(unit, tokens[at - period : at]))
+            result.append(Block(f"repeat {k + 1} of {units}", "repeat", unit))
     return result + items[at:]
-
-
-def _unit(label: str, items: list[Item], tokens: list[str]) -> Block:
-    if len(items) <= MOST:
-        return Block(label, "repeat", items)
-    return Block(label, "repeat", _sectioned(_repeats(items, tokens)))
 
 
 def _longest_run(codes: np.ndarray[tuple[int], np.dtype[np.intp]]) -> tuple[int, int, int] | None:

@@ -68,16 +68,12 @@ def _one(c: Carrier, node: Node, aligned: dict[Value, int], count: int = 0) -> C
     return found.pop()
 
 
-def _without_axes(c: Carrier, node: Node) -> str:
-    is_total = node.op in REDUCTIONS and not listed_axes(node)
-    return _along(c) if is_total else f"how {c.name!r} goes through this operator is not known"
-
-
 def _by_axes(c: Carrier, node: Node) -> Results:
     """Return the axis by the table of axes of operators."""
     a = axes_of(node)
     if a is None:
-        c.refuse(node, _without_axes(c, node))
+        is_total = node.op in REDUCTIONS and not listed_axes(node)
+        c.refuse(node, _along(c) if is_total else f"how {c.name!r} goes through this operator is not known")
     data = {i: v for i, v in enumerate(node.inputs) if v is not None and v in a.data}
     all_data = all(v in a.data for v in node.operands if v in c.at)
     c.require(node, all_data, f"what follows {c.name!r} is no data of this operator")

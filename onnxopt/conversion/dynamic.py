@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ def _axes(model: Model, name: str, places: list[str]) -> dict[Value, int]:
     found: dict[Value, int] = {}
     for place in places:
         if place == ALL_INPUTS:
-            found |= dict.fromkeys(filter(_has_batch, inputs.values()), 0)
+            found |= {v: 0 for v in inputs.values() if isinstance(next(iter(types.shape(v) or ()), None), int)}
             continue
         value, axis = _place(model, inputs, place)
         if found.setdefault(value, axis) != axis:
@@ -58,12 +58,6 @@ def _axes(model: Model, name: str, places: list[str]) -> dict[Value, int]:
         raise UsageError(f"{model.name}: no input has a fixed first axis", "its inputs are dynamic, or have no axes")
     _refuse_sizes(model, name, {v.name: (types.shape(v) or ())[axis] for v, axis in found.items()})
     return found
-
-
-def _has_batch(value: Value) -> bool:
-    """Return whether the first dim is a number."""
-    dims = types.shape(value)
-    return isinstance(next(iter(dims or ()), None), int)
 
 
 def _place(model: Model, inputs: Mapping[str, Value], place: str) -> tuple[Value, int]:
@@ -161,26 +155,16 @@ def _declare(c: Carrier, name: str) -> None:
         value.shape = tuple(d if isinstance(d, int) else d.name for d in c.now.dims[value])
     ends = {v.name: carried for v, carried in c.at.items() if v.is_input or v.is_output}
     follows = {v.name for v in c.at}
-    for scope in model.scopes():
-        if not scope.is_function:
-            _declare_ends(scope.proto, name, ends)
-            _undeclare(scope.proto, follows)
+    for proto in (scope.proto for scope in model.scopes() if not scope.is_function):
+        for info in (*proto.input, *proto.output):
+            if info.name in ends:
+                _declare_dim(info, name, ends[info.name])
+        kept = [info for info in proto.value_info if info.name not in follows]
+        del proto.value_info[:]
+        proto.value_info.extend(kept)
     model.version += 1
     model.analyses.clear()
     model.interface = interface_of(model.proto)
-
-
-def _declare_ends(proto: Any, name: str, ends: Mapping[str, Carried]) -> None:
-    for info in (*proto.input, *proto.output):
-        if info.name in ends:
-            _declare_dim(info, name, ends[info.name])
-
-
-def _undeclare(proto: Any, names: Collection[str]) -> None:
-    """Drop the declarations of inner values."""
-    kept = [info for info in proto.value_info if info.name not in names]
-    del proto.value_info[:]
-    proto.value_info.extend(kept)
 
 
 def _declare_dim(info: ValueInfoProto, name: str, carried: Carried) -> None:

@@ -34,7 +34,9 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
     if target == current:
         return False
     _refuse_opsets(current, target, newest, path)
-    _refuse_further_graphs(proto, path)
+    if what := further_graphs(proto):
+        hint = "put them in place by --inline-functions" if proto.functions else "leave out --target-opset"
+        raise ModelError(f"{path} has {what}", hint)
     if target > current:
         raise_opset(proto, current, target, path, limits or Limits())
     else:
@@ -68,13 +70,6 @@ def further_graphs(proto: ModelProto) -> str:
         return "functions, whose opsets are their own"
     has_training = any(t.algorithm.node or t.initialization.node for t in proto.training_info)
     return "training graphs, which are not converted" if has_training else ""
-
-
-def _refuse_further_graphs(proto: ModelProto, path: Path) -> None:
-    """Raises ModelError for a model with functions or training graphs."""
-    if what := further_graphs(proto):
-        hint = "put them in place by --inline-functions" if proto.functions else "leave out --target-opset"
-        raise ModelError(f"{path} has {what}", hint)
 
 
 def _refuse_opsets(current: int, target: int, newest: int, path: Path) -> None:

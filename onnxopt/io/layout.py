@@ -135,8 +135,9 @@ class Layout:
     inside: dict[int, Array | Stored] = field(default_factory=dict)
     pieces: list[_Piece] = field(default_factory=list)
     references: list[tuple[TensorProto, str]] = field(default_factory=list)  # references to data left in place
+    # External data put into the model file, through the proto; empty for data in `inside`.
+    incoming: list[tuple[TensorProto, memoryview | bytes]] = field(default_factory=list)
     _size: int = 0
-    _incoming: list[tuple[TensorProto, memoryview | bytes]] = field(default_factory=list)
     _before: list[tuple[TensorProto, TensorProto, bytes | None]] = field(default_factory=list)
 
     def add(self, tensor: TensorProto, data: Array | bytes) -> None:
@@ -147,15 +148,6 @@ class Layout:
     def add_from(self, tensor: TensorProto, source: Path, start: int, length: int) -> None:
         """Put bytes of another file into the data file."""
         self.pieces.append(_Piece(tensor, length, source=source, start=start))
-
-    def bring_in(self, tensor: TensorProto, data: memoryview) -> None:
-        """Put external data into the model file, through the proto."""
-        self._incoming.append((tensor, data))
-
-    def splice_in(self, tensor: TensorProto, index: int, data: Stored) -> None:
-        """Put external data of a main graph's initializer into the model file."""
-        self._incoming.append((tensor, b""))
-        self.inside[index] = data
 
     def place(self) -> None:
         """Assign offsets in order. Overlapping ranges of a source file are written once."""
@@ -241,7 +233,7 @@ class Layout:
             for entry in tensor.external_data:
                 if entry.key == "location":
                     entry.value = file
-        for tensor, data in self._incoming:
+        for tensor, data in self.incoming:
             self._keep(tensor)
             if data:
                 put_inside(tensor, bytes(data))
@@ -280,11 +272,6 @@ def _outgrows(tensors: Iterable[TensorProto], external: str) -> bool:
     return inside > INLINE_LIMIT
 
 
-def _place_read(layout: Layout, tensor: TensorProto) -> None:
-    if not belongs_inside(tensor) and tensor.HasField("raw_data"):
-        layout.add(tensor, tensor.raw_data)
-
-
 def plan(
     proto: ModelProto,
     new: Mapping[int, Array | Stored],
@@ -317,8 +304,8 @@ def plan(
             _place_external(layout, tensor, at, data, external)
         elif at is not None and at in new:
             _place_new(layout, tensor, at, new[at], outgrown, external)
-        elif outgrown:
-            _place_read(layout, tensor)
+        elif outgrown and not belongs_inside(tensor) and tensor.HasField("raw_data"):
+            layout.add(tensor, tensor.raw_data)
     layout.place()
     return layout
 
@@ -331,9 +318,10 @@ def _place_external(layout: Layout, tensor: TensorProto, at: int | None, data: E
     elif external != INLINE:
         layout.add_from(tensor, path, start, length)
     elif at is None:
-        layout.bring_in(tensor, data.bytes_of(tensor)[:length])
+        layout.incoming.append((tensor, data.bytes_of(tensor)[:length]))
     else:
-        layout.splice_in(tensor, at, Stored(path, start, length))
+        layout.incoming.append((tensor, b""))
+        layout.inside[at] = Stored(path, start, length)
 
 
 def _place_new(

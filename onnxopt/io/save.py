@@ -119,15 +119,10 @@ class Staged:
             layout.write_data(self._folder.path / name)
         layout.write_model(self._made, proto, name)
         if name and layout.references:
-            layout.write_model(self.path, proto, f"{self._below_home()}/{name}")
-
-    def _below_home(self) -> str:
-        """Return the staging folder relative to `home`. Raises WriteError if outside."""
-        if not self._folder.path.is_relative_to(self.home):
-            raise WriteError(
-                "weights that do not fit into the file would lie elsewhere than the others", "--external copy"
-            )
-        return self._folder.path.relative_to(self.home).as_posix()
+            if not self._folder.path.is_relative_to(self.home):
+                what = "weights that do not fit into the file would lie elsewhere than the others"
+                raise WriteError(what, "--external copy")
+            layout.write_model(self.path, proto, f"{self._folder.path.relative_to(self.home).as_posix()}/{name}")
 
     def commit(self) -> None:
         """Rename the staged files into place, the model last, then remove replaced files."""

@@ -183,26 +183,6 @@ def is_sound(call: NodeProto) -> bool:
     return call.op_type not in _SOUND or _SOUND[call.op_type][0](call)
 
 
-def _reads_something(blind: NodeProto) -> bool:
-    return bool(blind.input and blind.input[0])
-
-
-def _gives_all_parts(split: NodeProto) -> bool:
-    return _says(split, "num_outputs", lambda a: a.i == len(split.output))
-
-
-def _is_equation(einsum: NodeProto) -> bool:
-    return _says(einsum, "equation", lambda a: re.fullmatch(_EQUATION, a.s.replace(b" ", b"")) is not None)
-
-
-def _has_axis(norm: NodeProto) -> bool:
-    return len(norm.output) < 2 or _says(norm, "axis", lambda a: a.i <= _INT_MAX)
-
-
-def _shares_axes(gather: NodeProto) -> bool:
-    return _says(gather, "batch_dims", lambda a: a.i >= 0)
-
-
 def _says(call: NodeProto, name: str, test: Callable[[AttributeProto], bool]) -> bool:
     """Whether the attribute is absent or passes the test; a reference to an attribute of a function fails."""
     return all(not a.ref_attr_name and test(a) for a in call.attribute if a.name == name)
@@ -214,11 +194,17 @@ _EQUATION: Final = rb"%b(,%b)*(->%b)?" % (_TERM, _TERM, _TERM)
 # Operators with unsound calls: the condition of a sound call, and a regular expression that matches every serialized
 # model with an unsound call.
 _SOUND: Final[dict[str, tuple[Callable[[NodeProto], bool], bytes]]] = {
-    **dict.fromkeys(BLIND, (_reads_something, b"")),
-    "Split": (_gives_all_parts, b"num_outputs"),
-    "Einsum": (_is_equation, b""),
-    "LayerNormalization": (_has_axis, rb"\x18[\x80-\xff]{4,8}[\x00-\x7f]"),  # an integer of more than 28 bits
-    "GatherND": (_shares_axes, b"batch_dims"),
+    **dict.fromkeys(BLIND, (lambda call: bool(call.input and call.input[0]), b"")),
+    "Split": (lambda call: _says(call, "num_outputs", lambda a: a.i == len(call.output)), b"num_outputs"),
+    "Einsum": (
+        lambda call: _says(call, "equation", lambda a: bool(re.fullmatch(_EQUATION, a.s.replace(b" ", b"")))),
+        b"",
+    ),
+    "LayerNormalization": (
+        lambda call: len(call.output) < 2 or _says(call, "axis", lambda a: a.i <= _INT_MAX),
+        rb"\x18[\x80-\xff]{4,8}[\x00-\x7f]",  # an integer of more than 28 bits
+    ),
+    "GatherND": (lambda call: _says(call, "batch_dims", lambda a: a.i >= 0), b"batch_dims"),
 }
 _NO_NEGATIVE: Final = frozenset({"GatherND", "Slice"})  # crash at negative sizes
 _NEGATIVE: Final = rb"\x08[\x80-\xff]{9}\x01"  # a serialized negative size
