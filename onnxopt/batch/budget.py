@@ -48,7 +48,8 @@ class Budget:
         if not _value(self.tree, figures):
             return ""
         names = dict.fromkeys(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id in figures)
-        said = ", ".join(f"{name} = {_shown(figures[name])}" for name in names)
+        shown = {name: format(figures[name], "," if isinstance(figures[name], int) else ".3g") for name in names}
+        said = ", ".join(f"{name} = {value}" for name, value in shown.items())
         return f"{self.text} ({said})" if said else self.text
 
 
@@ -132,7 +133,3 @@ def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
         "verified": int(same or verdict.get("status") in PROVEN),
         "seconds": report["seconds"],
     }
-
-
-def _shown(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

@@ -193,7 +193,8 @@ def _smallest(
             before.write_bytes(part.SerializeToString())
             model = from_proto(part)
             try:
-                execute(Sequential((parse_pipeline(text).passes[0],)), model, _alone(text, options))
+                alone = dataclasses.replace(options, pipeline=text, max_rewrites=None).context()
+                execute(Sequential((parse_pipeline(text).passes[0],)), model, alone)
                 save(model, after)
             except OnnxOptError:
                 continue
@@ -204,10 +205,6 @@ def _smallest(
             if different:
                 return part
     return None
-
-
-def _alone(text: str, options: OptimizeOptions) -> PassContext:
-    return dataclasses.replace(options, pipeline=text, max_rewrites=None).context()
 
 
 # -- the search -------------------------------------------------------------------------------------------------------

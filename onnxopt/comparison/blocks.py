@@ -90,14 +90,6 @@ def _still(graph: GraphRecord, makers: dict[int, int]) -> set[int]:
     return still
 
 
-def _all(root: Block) -> Iterator[Block]:
-    stack = [root]
-    while stack:
-        block = stack.pop()
-        yield block
-        stack += [item for item in block.items if isinstance(item, Block)]
-
-
 def _scope(
     graph: GraphRecord, nodes: Sequence[int], bodies: dict[int, list[Block]], followed: dict[int, int]
 ) -> list[Item]:
@@ -243,17 +235,19 @@ def _parts(items: list[Item]) -> list[Item]:
     return [Block("", "section", items[at : at + size]) for at in range(0, len(items), size)]
 
 
-def _named(root: Block) -> Block:
-    """Set the labels of sections: first and last item."""
-    for block in _all(root):
-        if block.kind == "section":
-            first, last = block.items[0], block.items[-1]
-            if isinstance(first, Block) and isinstance(last, Block) and first.label and last.label:
-                block.label = f"{first.label} – {last.label}"
-            else:
-                inner = list(block.nodes())
-                block.label = f"nodes {min(inner) + 1:,} – {max(inner) + 1:,}"
-    return root
+def _named(block: Block) -> Block:
+    """Set the labels of sections, from the outside in: first and last item."""
+    if block.kind == "section":
+        first, last = block.items[0], block.items[-1]
+        if isinstance(first, Block) and isinstance(last, Block) and first.label and last.label:
+            block.label = f"{first.label} – {last.label}"
+        else:
+            inner = list(block.nodes())
+            block.label = f"nodes {min(inner) + 1:,} – {max(inner) + 1:,}"
+    for item in block.items:
+        if isinstance(item, Block):
+            _named(item)
+    return block
 
 
 # -- shared by two graphs -------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def weights(graphs: Sequence[GraphRecord]) -> dict[str, Any]:
     """
     held = [{(v.graph.path, v.name): v for v in g.values if v.constant} for g in graphs]
     found, same, unread = _differing(held)
-    rows = [[*key, [_told(v) for v in values]] for _, key, values in found[:_LISTED]]
+    rows = [[*key, [None if v is None else _told(v) for v in values]] for _, key, values in found[:_LISTED]]
     return {"rows": rows, "left": len(found) - len(rows), "same": same, "unread": unread}
 
 
@@ -83,8 +83,8 @@ def _differing(held: Sequence[Mapping[tuple[str, str], Value]]) -> tuple[list[_D
     return found, same, unread
 
 
-def _told(value: Value | None) -> list[Any] | None:
-    return [type_text(value), _bytes(value), elements(value)] if value is not None else None
+def _told(value: Value) -> list[Any]:
+    return [type_text(value), _bytes(value), elements(value)]
 
 
 def _bytes(value: Value) -> int:

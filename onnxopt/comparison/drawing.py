@@ -143,7 +143,8 @@ def _coarse_graph(
     values, inputs, outputs = _values(graph, inside, len(boxes))
     drawn: list[list[Any]] = []
     for k, ((kind, at), members) in enumerate(boxes.items()):
-        fate = _fate(side, members)
+        fates = {side.fates[i].value for i in members}
+        fate = fates.pop() if len(fates) == 1 else "changed"
         if kind == "node":
             op, name, block = graph.nodes[at].op, graph.nodes[at].name[:_LENGTH], number[side.inside[at]]
             attributes: list[tuple[str, str]] = []
@@ -169,11 +170,6 @@ def _typed(values: list[Value]) -> list[tuple[str, str]]:
     said = {i.name: tensor_type(i.type) for i in (*proto.input, *proto.value_info, *proto.output) if i.name in names}
     types = {name: shape_text(type_name(kind).lower(), dims) for name, (kind, dims) in said.items() if kind}
     return [(v.name, type_text(v) or types.get(v.name, "")) for v in values]
-
-
-def _fate(side: Side, members: Iterable[int]) -> str:
-    fates = {side.fates[i] for i in members}
-    return fates.pop().value if len(fates) == 1 else "changed"
 
 
 def _operators(graph: GraphRecord, members: Iterable[int]) -> list[tuple[str, str]]:
@@ -226,18 +222,15 @@ def drawing(
     """Return `data` with the graph of a model, or two graphs and their correspondence."""
     blocks = [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in shared.blocks]
     data |= {"blocks": blocks}
-    if _is_large([side.graph for side in sides]):
+    graphs = [side.graph for side in sides]
+    names = sum(sum(len(n.name) for n in g.nodes) + sum(len(v.name) for v in g.values) for g in graphs)
+    if max(len(g.nodes) for g in graphs) > LARGE or names > _NAMES:
         return coarse(data, sides, found)
     return data | {
         "graphs": [_graph(side) for side in sides],
         "pairs": sorted(found.pair.items()) if found is not None else [],
         "merged": [*found.merged.items()] if found is not None else [],
     }
-
-
-def _is_large(graphs: Sequence[GraphRecord]) -> bool:
-    names = sum(sum(len(n.name) for n in g.nodes) + sum(len(v.name) for v in g.values) for g in graphs)
-    return max(len(g.nodes) for g in graphs) > LARGE or names > _NAMES
 
 
 def _graph(side: Side) -> dict[str, Any]:

@@ -36,7 +36,8 @@ def read_history(path: str | Path) -> History:
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is not JSON", _HINT) from None
     try:
-        journal = [Entry(**_read(_ENTRY, e), outputs=()) for e in data.get("journal", [])]
+        entries = [_read(_ENTRY, e) for e in data.get("journal", [])]
+        journal = [Entry(**e | {"removed": tuple(e["removed"]), "made": tuple(e["made"])}, outputs=()) for e in entries]
         return History(_read(_REPORT, data), _read([_RUN], data.get("timeline", [])), journal)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UsageError(f"{path} is not the report of an optimization", _HINT) from None
@@ -65,10 +66,6 @@ def _or_none(kind: Any) -> Callable[[Any], Any]:
 
 def _all(names: str, kind: Any) -> dict[str, Any]:
     return dict.fromkeys(names.split(), kind)
-
-
-def _texts(found: Any) -> tuple[str, ...]:
-    return tuple(map(str, found))
 
 
 def _number(n: Any) -> float:
@@ -116,4 +113,4 @@ _REPORT: Final = (
     | {"verification": _or_none(_VERIFICATION), "pipeline": _PIPELINE}
 )
 _RUN: Final = {"name": str, "start": float, "seconds": float, "nodes": int}
-_ENTRY: Final = {"number": int} | _all("pass_name rule scope", str) | _all("removed made", _texts)
+_ENTRY: Final = {"number": int} | _all("pass_name rule scope", str) | _all("removed made", [str])

@@ -225,7 +225,9 @@ class Steps:
 class Unsayable(Exception):
     """A call has no form in the other opset; says why. `since`: the lowest opset that has the form, on the way down."""
 
-    since = 0
+    def __init__(self, why: str, since: int = 0) -> None:
+        super().__init__(why)
+        self.since = since
 
 
 class Call:

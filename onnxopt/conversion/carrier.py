@@ -126,18 +126,14 @@ class Carrier:
 
     def evaluate(self, node: Node) -> None:
         """Compute the integers of a node, such as indices of positions, if no operand follows."""
-        operands = [self._integers(v) for v in node.inputs]
-        given = [a for a in operands if a is not None]
+        operands = [self.numbers(v) for v in node.inputs]
+        given = [a for a in operands if a is not None and element_kind(a) in "iub"]
         if len(given) < len(operands) or all(v is not None and v.constant for v in node.inputs):
             return
         if result_bytes(node, given) > _MAX_INDEX_BYTES:
             return
         made = evaluate(node, given, node.scope.opset(node.domain))
         self._known.update((v, array) for v, array in zip(node.outputs, made or ()) if v is not None)
-
-    def _integers(self, value: Value | None) -> Array | None:
-        found = self.numbers(value)
-        return found if found is not None and element_kind(found) in "iub" else None
 
     def numbers(self, value: Value | None) -> Array | None:
         """Return the elements of a value, if known and the same for each size of the dim."""

@@ -175,14 +175,10 @@ def slice(c: Carrier, node: Node) -> Results:
             symbolic = c.is_symbolic(start) or c.is_symbolic(end)
             c.require(node, not symbolic, f"it takes as much of another axis as {c.name!r} says")
             continue
-        open_ended = _is_open(c, carried, end)
+        # The size of the axis, or the largest number.
+        open_ended = end == c.extent(carried) or (isinstance(end, int) and end >= LARGEST[0])
         whole = start == 0 and step == 1 and (open_ended or end == dims[axis])
         c.require(node, whole, f"it takes some of the places along {c.name!r}")
         if not open_ended:
             c.rewrite(node, 2, c.sizes(node, 2), {i: LARGEST[1]})
     return [carried]
-
-
-def _is_open(c: Carrier, carried: Carried, end: Size | None) -> bool:
-    """Return whether the end of a Slice follows the dim: the size of the axis, or the largest number."""
-    return end == c.extent(carried) or (isinstance(end, int) and end >= LARGEST[0])

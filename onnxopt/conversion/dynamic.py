@@ -117,7 +117,8 @@ def _carry_all(c: Carrier, graph: Graph) -> None:
     for node in list(graph):
         if c.computes_size(node):
             continue
-        if not _reads_the_dim(c, node):
+        read = values_read(node) if node.bodies else node.operands
+        if not any(v in c.at or c.has_symbol(v) for v in read):
             c.evaluate(node)
             continue
         outputs = list(node.outputs)
@@ -142,10 +143,6 @@ def _through_branches(c: Carrier, node: Node) -> Results:
             c.refuse(node, f"its branches do not give {c.name!r} along one axis")
         found.append(carried.pop())
     return found
-
-
-def _reads_the_dim(c: Carrier, node: Node) -> bool:
-    return any(v in c.at or c.has_symbol(v) for v in (values_read(node) if node.bodies else node.operands))
 
 
 def _declare(c: Carrier, name: str) -> None:

@@ -86,7 +86,7 @@ class _Lowering:
                     yield from self._older(_with_bodies(new, partial(self._all, before)), before)
                 except Unsayable as e:
                     why = str(e) if new.op_type == node.op_type else f"{new.op_type}, of which it would be made: {e}"
-                    raise _at(e.since, why) from None
+                    raise Unsayable(why, e.since) from None
             return
         yield node
 
@@ -139,7 +139,9 @@ class _Lowering:
         results = {formal: name for formal, name in zip(function.output, node.output) if name}
         base = next(iter(results.values()), node.op_type)
         names = dict(zip_longest(function.input, node.input[: len(function.input)], fillvalue="")) | results
-        given = _attributes(node, schema, since)
+        defaults = {name: attribute_default(node.op_type, since, name) for name in schema.attributes}
+        given = {name: make_attribute(name, value) for name, value in defaults.items() if value is not None}
+        given |= {a.name: a for a in node.attribute}
         made = instance(function.node, names, given, lambda name: self._known.fresh(f"{base}_{name}"))
         return opset, _live(made, {*results.values()})
 
@@ -180,12 +182,6 @@ def _with_bodies(node: NodeProto, lower: Callable[[str, list[NodeProto]], list[N
         kept.node.extend(nodes)
         body.CopyFrom(kept)
     return copy
-
-
-def _at(since: int, why: str) -> Unsayable:
-    found = Unsayable(why)
-    found.since = since
-    return found
 
 
 def _some(texts: Sequence[str], count: int = 0, between: str = ", ") -> str:
@@ -290,13 +286,6 @@ def _unfit_form(kind: TypeProto, parameter: OpSchema.FormalParameter) -> str:
 
 
 # -- the definition of an operator by the standard --------------------------------------------------------------------
-
-
-def _attributes(node: NodeProto, schema: OpSchema, since: int) -> dict[str, AttributeProto]:
-    """Return the attributes of a call by name, with defaults in place of absent ones."""
-    defaults = {name: attribute_default(node.op_type, since, name) for name in schema.attributes}
-    made = {name: make_attribute(name, value) for name, value in defaults.items() if value is not None}
-    return made | {a.name: a for a in node.attribute}
 
 
 def _live(nodes: list[NodeProto], read: set[str]) -> list[NodeProto]:

@@ -179,15 +179,13 @@ class _Steps:
         both = [c for c in x[1] if c in y[1]]
         row = [c for c in x[1] if c not in both][-1:]
         column = [c for c in y[1] if c not in both][-1:]
-        inner = [c for c in both if c not in kept and self._is_one_size(c)][-1:]
+        # MatMul repeats no axis of one element: all axes of a letter have the same known size.
+        same = [c for c in both if len(self._sizes[c]) == 1 and None not in self._sizes[c]]
+        inner = [c for c in same if c not in kept][-1:]
         outer = [c for c in dict.fromkeys(x[1] + y[1]) if c not in row + column + inner]
         row, column, inner = row or [""], column or [""], inner or [""]
         made = self._op("MatMul", self._ordered(x, outer + row + inner), self._ordered(y, outer + inner + column))
         return self.summed((made, (*outer, *row, *column)), kept)
-
-    def _is_one_size(self, letter: str) -> bool:
-        """Return whether all axes of this letter have the same known size: MatMul repeats no axis of one element."""
-        return len(self._sizes[letter]) == 1 and None not in self._sizes[letter]
 
     def summed(self, x: Operand, kept: Collection[str]) -> Operand:
         """Return the sum over all axes but the `kept` letters."""

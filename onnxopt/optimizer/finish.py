@@ -20,7 +20,7 @@ from onnxopt.graph.writer import write_types
 from onnxopt.proto.messages import tensor_type, tensor_type_proto, tensor_value_info
 
 if TYPE_CHECKING:
-    from onnxopt.graph import Graph
+    pass
 
 
 def declare_outputs(model: Model) -> None:
@@ -45,7 +45,7 @@ def declare_values(model: Model) -> None:
             continue
         infos = {i.name: i for i in graph.proto.value_info}
         outside = {*graph.outputs, *graph.inputs}
-        for value in _made(graph):
+        for value in (v for node in graph for v in node.results):
             data_type = types.dtype(value)
             if value in outside or not data_type:
                 continue
@@ -57,22 +57,14 @@ def declare_values(model: Model) -> None:
                 model.version += 1
 
 
-def _made(graph: Graph) -> Iterator[Value]:
-    return (v for node in graph for v in node.results)
-
-
 def _dims(value: Value, *, numbers: bool = False) -> Sequence[int | str | None] | None:
     """Return the known dims, with symbols as in the file; `numbers`: only numbers. None for unknown rank."""
     known = types.shape(value)
     if known is None:
         return None
-    is_said = (isinstance(d, int) or not (numbers or is_invented(d) or _is_computed(d)) for d in known)
+    # Not said: invented symbols, and expressions of symbols.
+    is_said = (isinstance(d, int) or not (numbers or is_invented(d) or str(d).startswith("{")) for d in known)
     return [as_written(d) if said else None for d, said in zip(known, is_said)]
-
-
-def _is_computed(dim: int | str | None) -> bool:
-    """Return whether a dim is an expression of symbols, not a name."""
-    return isinstance(dim, str) and dim.startswith("{")
 
 
 def _refine(kind: TypeProto, value: Value, dims: Sequence[int | str | None] | None) -> bool:
@@ -138,18 +130,13 @@ def rename(model: Model, names: Mapping[str, str]) -> None:
     called = {v.name: new for v, new in values.items()}
     for value, new in values.items():
         value.rename(new)
-    _rename_initializers(model.graph)
+    initializers = model.graph.initializers.values()
+    for tensor, name in ((v.tensor, v.name) for v in initializers if v.tensor is not None):
+        tensor.name = name
+    model.graph.initializers = {v.name: v for v in initializers}
     _rename_in_protos(model, called)
     model.version += 1
     model.interface = interface_of(model.proto, model.graph.initializers)
-
-
-def _rename_initializers(graph: Graph) -> None:
-    """Write the names of values into their tensors, and into the table of initializers."""
-    for value in graph.initializers.values():
-        if value.tensor is not None:
-            value.tensor.name = value.name
-    graph.initializers = {v.name: v for v in graph.initializers.values()}
 
 
 def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:

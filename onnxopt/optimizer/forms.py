@@ -89,10 +89,6 @@ class Chosen:
     operators: tuple[str, ...]  # for which the opset is raised
     choices: tuple[Choice, ...]
 
-    def choices_without(self, lacking: Mapping[str, str]) -> list[Choice]:
-        """Return the choices, with a reason for operators lacking a kernel in the model's opset."""
-        return [Choice(f"no {c.what}", lacking[c.what]) if c.what in lacking else c for c in self.choices]
-
 
 def chosen_for(version: str, level: int) -> Chosen:
     """Return the choices at a level. None below 2: results are exact there, and forms differ by rounding."""

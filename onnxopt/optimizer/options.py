@@ -128,24 +128,23 @@ class OptimizeOptions:
         """Return the choices made for a model read by `load`, with reasons."""
         if self.chosen is None:
             return []
-        return [*model.raised, *self.chosen.choices_without(model.without)]
+        from onnxopt.optimizer.forms import Choice
+
+        lacking = model.without
+        choices = (Choice(f"no {c.what}", lacking[c.what]) if c.what in lacking else c for c in self.chosen.choices)
+        return [*model.raised, *choices]
 
     @property
     def freed(self) -> tuple[str, ...]:
         """The symbols of dims made dynamic."""
         return tuple(dict.fromkeys(self.make_dynamic.values()))
 
-    @property
-    def gives_int32(self) -> bool:
-        """Whether inputs and outputs may become int32."""
-        return self.int32 and not self.keep_io
-
     def judging(self, options: VerifyOptions) -> VerifyOptions:
         """Return `options` for a result made with these options: requested changes are no differences."""
         return replace(
             options,
             dtype=self.dtype,
-            int32=self.gives_int32,
+            int32=self.int32 and not self.keep_io,  # inputs and outputs
             inner_int32=self.int32,
             freed=self.freed,
             strip_qdq=self.strip_qdq,
@@ -255,7 +254,8 @@ class OptimizeOptions:
         if self.int32:
             required = (*required, "convert-int32", "elim-identity", "dead-code")
             whole.append("widen-indices")  # which is the opposite
-        config = self._limits() | dict(self.config)
+        limits = {MEMORY: self.limits.memory, WORK: self.limits.work}
+        config = {key.name: value for key, value in limits.items() if value != key.default} | dict(self.config)
         if self.chosen is not None:
             whole += self.chosen.rules
             config = {**self.chosen.config, **config}
@@ -272,10 +272,6 @@ class OptimizeOptions:
             excluded=[*self.sites(), *self.excluded],
             allow_domains=self.allow_domains,
         )
-
-    def _limits(self) -> dict[str, Any]:
-        chosen = {MEMORY: self.limits.memory, WORK: self.limits.work}
-        return {key.name: value for key, value in chosen.items() if value != key.default}
 
     def sites(self) -> list[Site]:
         """Return the single matches in `disable`. Raises UsageError for an unknown rule."""

@@ -88,7 +88,8 @@ def inferable(model: ModelProto) -> Inferable:
         model = ModelProto.FromString(data)
         _hide(model)
         open_sizes(model.graph)
-        _give_types(model)
+        rest = _give_types(model.graph)
+        model.graph.value_info.extend(ValueInfoProto(name=name, type=_nothing_known()) for name in sorted(rest))
         data = model.SerializeToString()
     if any(call_of(op) in data for op in _NO_NEGATIVE):
         from onnxopt.proto.negative_dims import size_checks
@@ -121,18 +122,15 @@ def _hide(model: ModelProto) -> None:
             node.op_type = ""
 
 
-def _give_types(model: ModelProto) -> None:
-    """Give operands of `BLIND` operators without a type an empty type, in place. Other inferred types stay the same."""
-    rest = _give_types_in(model.graph)
-    model.graph.value_info.extend(ValueInfoProto(name=name, type=_nothing_known()) for name in sorted(rest))
+def _give_types(graph: GraphProto) -> set[str]:
+    """Give operands of `BLIND` operators without a type an empty type, in one graph and its bodies, in place.
 
-
-def _give_types_in(graph: GraphProto) -> set[str]:
-    """Add the types of one graph and its bodies. Returns the names of operands defined elsewhere."""
+    Other inferred types stay the same. Returns the names of operands defined elsewhere.
+    """
     asked: set[str] = set()
     for node in graph.node[:]:
         for _, body in body_graphs(node):
-            asked |= _give_types_in(body)
+            asked |= _give_types(body)
         if node.op_type in BLIND:
             asked.update(node.input[:1])
     if not asked:

@@ -86,7 +86,8 @@ def size_checks(model: ModelProto, entered: Collection[str]) -> Iterator[bool]:
         return
     before = [(node, [(name, getattr(node, name)) for name in _FIELDS if node.HasField(name)]) for node, _, _ in calls]
     functions, count = dict[str, FunctionProto](), len(model.functions)
-    if _is_used(model):  # a file that uses our domain: the results of the calls are unknown
+    imported = [o.domain for importer in (model, *model.functions) for o in importer.opset_import]
+    if DOMAIN in imported:  # a file that uses our domain: the results of the calls are unknown
         for node, _, _ in calls:
             node.op_type = ""
     else:
@@ -126,11 +127,6 @@ def restore(model: ModelProto, entered: Collection[str]) -> None:
 def _remove_entries(field: MutableSequence[FunctionProto] | MutableSequence[OperatorSetIdProto]) -> None:
     for i in reversed([i for i, entry in enumerate(field) if entry.domain == DOMAIN]):
         del field[i]
-
-
-def _is_used(model: ModelProto) -> bool:
-    """Whether the model imports the domain of the functions."""
-    return any(imported.domain == DOMAIN for owner in (model, *model.functions) for imported in owner.opset_import)
 
 
 def _scopes(model: ModelProto, entered: Collection[str]) -> list[_Scope]:

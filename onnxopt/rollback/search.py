@@ -90,13 +90,10 @@ class Search:
                 remedy.record.value = ""  # the whole rule or pass
             if (its := (remedy.name, remedy.record.site)) not in known:
                 known.add(its)
-                self._leave_out(remedy)
+                if remedy.record.site is None:
+                    self.left_out = [r for r in self.left_out if r.name != remedy.name]
+                self.left_out.append(remedy)
         return self.options != before
-
-    def _leave_out(self, remedy: Remedy) -> None:
-        if remedy.record.site is None:
-            self.left_out = [r for r in self.left_out if r.name != remedy.name]
-        self.left_out.append(remedy)
 
     @property
     def _is_long(self) -> bool:
@@ -140,7 +137,9 @@ class Search:
                     continue
                 if entry is not None:
                     message = f"`{place.value}` {place.record.note}"
-                    found.append(Remedy(_record(entry, message), options, entry.fuel, place))
+                    e = entry
+                    record = RolledBack(e.pass_name, e.rule, e.scope, list(e.match), message, e.value)
+                    found.append(Remedy(record, options, e.fuel, place))
             self.judged += trials.verified
         return found
 
@@ -207,7 +206,3 @@ def _goes_along(place: Place, too_large: Set[str]) -> bool:
         and maker.op in IN_RANGE
         and not too_large.isdisjoint(maker.inputs)
     )
-
-
-def _record(entry: Entry, message: str) -> RolledBack:
-    return RolledBack(entry.pass_name, entry.rule, entry.scope, list(entry.match), message, entry.value)
