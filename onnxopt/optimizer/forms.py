@@ -65,7 +65,7 @@ CHOICES: Final = (
     Form("RMSNormalization", ("rms-normalization", "add-rms-normalization"), ("rms_normalization",)),
     Form("LayerNormalization", ("layer-normalization",), ("layer_normalization",)),
     Form("GroupNormalization", ("group-normalization",), ("group_normalization",)),
-    Form("Gelu", ("gelu",), ("gelu", "gelu_of_halves", "gelu_by_tanh", "gelu_by_tanh_of_halves")),
+    Form("Gelu", ("gelu",), ("gelu",)),
     Form("matrices for Add and LayerNormalization", ("add-normalization",), options=_NORMALIZATIONS, value=_RESHAPES),
 )
 

@@ -40,7 +40,7 @@ def shape_of_static(m: Match, x: Value) -> Value:
 @rewrite(op.Gather(op.Shape(var("x"), name="node", shared=True), const("indices"), axis=lambda a: a in (0, -1)))
 def dims_of_shape(m: Match, x: Value, indices: Array) -> Value:
     """Gather(Shape(x), i) is a constant where dim i is a number, even beside unknown dims."""
-    dims = m.known(m.shape(x), "the rank is unknown")[listed_by(m.node)]
+    dims = m.dims(x)[listed_by(m.node)]
     m.require(((indices >= -len(dims)) & (indices < len(dims))).all(), "an index is out of range")
     picked = tuple(dims[int(i)] for i in indices.reshape(-1))
     return m.const(np.array(numbers(m, picked), np.int64).reshape(indices.shape))

@@ -42,42 +42,37 @@ def half_and_half(function: Pattern) -> tuple[Call, ...]:
 
 
 _ERF: Final = op.Erf(either(op.Div(var("x"), const("k")), op.Mul(var("x"), const("r"))))
+_SERIES: Final = op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))
+_GATE: Final = either(_ERF, op.Tanh(_SERIES))
 
 
-@rewrite(either(*half_of_product(op.Add(_ERF, 1, name="gate", shared=True)), *half_and_half(_ERF)))
-def gelu(m: Match, x: Value, half: Array | None = None, k: Array | None = None, r: Array | None = None) -> Value:
-    """x (1 + erf(x / √2)) / 2 = x (1/2 + erf(x / √2) / 2) = x/2 + x/2 erf(x / √2) = Gelu(x)."""
-    of_products(m)
+@rewrite(either(*half_of_product(op.Add(_GATE, 1, name="gate", shared=True)), *half_and_half(_GATE)))
+def gelu(
+    m: Match,
+    x: Value,
+    half: Array | None = None,
+    k: Array | None = None,
+    r: Array | None = None,
+    cubic: Array | None = None,
+    root: Array | None = None,
+) -> Value:
+    """x (1 + erf(x / √2)) / 2 = x (1/2 + erf(x / √2) / 2) = x/2 + x/2 erf(x / √2) = Gelu(x).
+
+    With tanh(√(2/π) (x + 0.044715 x³)) in place of erf(x / √2): Gelu(x, approximate = tanh).
+    """
+    gate = m.bindings.nodes.get("gate")  # each of its readers may be another Gelu of x
+    m.require(gate is None or gate.output.feeds_only(lambda u: u.op == "Mul"), "Add output used elsewhere")
     guard(m, x, 20, "Gelu")
-    for constant, wanted in ((half, 0.5), (k, math.sqrt(2)), (r, math.sqrt(0.5))):
+    for constant, wanted in (
+        (half, 0.5),
+        (k, math.sqrt(2)),
+        (r, math.sqrt(0.5)),
+        (cubic, 0.044715),
+        (root, math.sqrt(2 / math.pi)),
+    ):
         if constant is not None:
             near(m, x, constant, wanted)
-    return m.op.Gelu(x)
-
-
-_SERIES: Final = op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))
-
-
-@rewrite(either(*half_of_product(op.Add(op.Tanh(_SERIES), 1, name="gate", shared=True))))
-def gelu_by_tanh(m: Match, x: Value, cubic: Array, root: Array, half: Array | None = None) -> Value:
-    """x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 = Gelu(x, approximate = tanh)."""
-    return by_tanh(m, x, half, cubic, root)
-
-
-@rewrite(either(*half_and_half(op.Tanh(_SERIES))))
-def gelu_by_tanh_of_halves(m: Match, x: Value, cubic: Array, root: Array, half: Array) -> Value:
-    """x (1/2 + tanh(√(2/π) (x + 0.044715 x³)) / 2) = Gelu(x, approximate = tanh)."""
-    return by_tanh(m, x, half, cubic, root)
-
-
-def by_tanh(m: Match, x: Value, half: Array | None, cubic: Array, root: Array) -> Value:
-    of_products(m)
-    guard(m, x, 20, "Gelu")
-    if half is not None:
-        near(m, x, half, 0.5)
-    near(m, x, cubic, 0.044715)
-    near(m, x, root, math.sqrt(2 / math.pi))
-    return m.op.Gelu(x, approximate="tanh")
+    return m.op.Gelu(x) if cubic is None else m.op.Gelu(x, approximate="tanh")
 
 
 _TURNED: Final = either(op.Neg(var("x")), op.Mul(var("x"), -1))
@@ -236,12 +231,6 @@ def guard(m: Match, x: Value, opset: int, name: str) -> None:
     m.require(m.dtype(x) in FLOATS, "not floating point")
 
 
-def of_products(m: Match) -> None:
-    """Decline unless all readers of 1 + erf(…), if it occurs, are products, each perhaps another Gelu of x."""
-    gate = m.bindings.nodes.get("gate")
-    m.require(gate is None or gate.output.feeds_only(lambda u: u.op == "Mul"), "Add output used elsewhere")
-
-
 @register
 @dataclass(frozen=True, eq=False, repr=False)
 class FuseActivation(RewritePass):
@@ -265,8 +254,6 @@ class FuseActivation(RewritePass):
     pooling: bool = option(False, "GlobalAveragePool too")
     rules = (
         gelu,
-        gelu_by_tanh,
-        gelu_by_tanh_of_halves,
         sigmoid,
         leaky_relu,
         elu,
