@@ -11,11 +11,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import rich.text
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, OverflowMethod, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.containers import Lines
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -25,7 +26,7 @@ from onnxopt.plaintext import harmless, printable
 
 _UNLIMITED_WIDTH: Final = 10_000
 _ENDS: Final = ("/ ", "._-:")  # of the parts of a name, the best first
-_WORD: Final = re.compile(r"\s*\S+\s*|\s+")
+_WORD: Final = re.compile(r"\S+")
 _WORD_START: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an operator's name begins
 
 
@@ -57,47 +58,14 @@ class Fitting:
 class Text(rich.text.Text):
     """Text that wraps between words. A word longer than a line continues in the next line, after a complete part."""
 
-    def wrap(
-        self,
-        console: Console,
-        width: int,
-        *,
-        justify: JustifyMethod | None = None,
-        overflow: OverflowMethod | None = None,
-        tab_size: int = 8,
-        no_wrap: bool | None = None,
-    ) -> Lines:
-        if no_wrap or self.no_wrap or overflow == "ignore":
-            return super().wrap(
-                console, width, justify=justify, overflow=overflow, tab_size=tab_size, no_wrap=no_wrap or self.no_wrap
-            )
-        justify = justify or self.justify
-        found = Lines()
-        for line in self.split(allow_blank=True):
-            line.expand_tabs(tab_size)
-            parts = line.divide(_breaks(line.plain, max(width, 1)))
-            for part in parts:
-                part.rstrip_end(width)
-            if justify:
-                parts.justify(console, width, justify=justify)
-            found.extend(parts)
-        return found
-
-
-def _breaks(text: str, width: int) -> list[int]:
-    """Returns where the second and later lines of a text begin."""
-    found, used = list[int](), 0
-    for word in _WORD.finditer(text):
-        parts = [*folded(word[0].rstrip(), width, indent=0)]
-        at = word.start()
-        for k, part in enumerate(parts):
-            if k or (used and used + cell_len(part) > width):
-                found.append(at)
-                used = 0
-            used += cell_len(part)
-            at += len(part)
-        used += word.end() - at
-    return found
+    def wrap(self, console: Console, width: int, **given: Any) -> Lines:
+        if given.get("no_wrap") or self.no_wrap:
+            return super().wrap(console, width, **given)
+        ends = []
+        for word in _WORD.finditer(self.plain):
+            *parts, _ = accumulate(map(len, folded(word[0], max(width, 1), indent=0)))
+            ends += [word.start() + end for end in parts]
+        return rich.text.Text("\n").join(self.divide(ends)).wrap(console, width, **given)
 
 
 @dataclass(frozen=True)
