@@ -102,7 +102,7 @@ def optimize_many(
 
             def phase(source: str, name: str) -> None:
                 at_work[source] = name
-                board.phase(source, name)
+                board.show(source, name)
 
             outcomes = _run(jobs, processes, executor, done, phase, instruments)
     except KeyboardInterrupt as e:

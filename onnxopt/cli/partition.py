@@ -170,27 +170,19 @@ def _lines(parts: Sequence[Outline]) -> Iterator[str]:
 
 def _print_table(parts: Sequence[Outline], summary: str) -> None:
     """Print a table with whole names, each on a separate line; plain lines on a narrow terminal."""
-    from rich import box
     from rich.console import Group
-    from rich.table import Column, Table
+    from rich.table import Column
 
     from onnxopt.plaintext import line
-    from onnxopt.reporting.terminal import Fitting, Name, Text, show
+    from onnxopt.reporting.terminal import Fitting, Name, Text, figures, show, table, whole
 
-    table = Table(
-        Column("part", no_wrap=True),
-        Column("nodes", justify="right", no_wrap=True),
-        Column("operators", max_width=20),
-        "inputs → outputs",
-        Column("supported", justify="center", no_wrap=True),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for (part, nodes, ops, *_), p in zip(_rows(parts), parts, strict=True):
-        names = [*_few(p.inputs), *_few([f"→ {name}" for name in p.outputs])]
+    ops, names = Column("operators", max_width=20), Column("inputs → outputs")
+    made = table(*whole("part"), *figures("nodes"), ops, names, *whole("supported", justify="center"))
+    for (part, nodes, counts, *_), p in zip(_rows(parts), parts, strict=True):
+        ends = [*_few(p.inputs), *_few([f"→ {name}" for name in p.outputs])]
         mark, style = ("✓", "") if p.supported else ("", "dim")
-        table.add_row(part, nodes, Text(ops), Group(*map(Name, names)), mark, style=style)
-    show(Fitting([table], least=24, otherwise=Text("\n".join(map(line, _lines(parts))))), summary)
+        made.add_row(part, nodes, Text(counts), Group(*map(Name, ends)), mark, style=style)
+    show(Fitting([made], least=24, otherwise=Text("\n".join(map(line, _lines(parts))))), summary)
 
 
 def _few(names: Sequence[str]) -> list[str]:

@@ -13,8 +13,6 @@ from onnxopt.cli.say import say
 from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from onnxopt.pipeline import Pass
 
 _HEADINGS = ("pass", "option", "kind", "requires", "from", "what it does")
@@ -68,26 +66,17 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Group
     from rich.padding import Padding
 
-    from onnxopt.reporting.terminal import Fitting, Text, show
+    from onnxopt.reporting.terminal import Fitting, Text, show, table, whole
 
-    tables = [_table(rows, left_out) for left_out in ((), ("requires",), ("requires", "from"))]
+    tables = []
+    for left_out in ((), (3,), (3, 4)):
+        kept = [i for i in range(len(_HEADINGS)) if i not in left_out]
+        heads = whole(*(_HEADINGS[i] for i in kept[:-1]))
+        tables.append(
+            table(*heads, _HEADINGS[-1], rows=([Text(row[i], "" if i else "bold") for i in kept] for row in rows))
+        )
     entries = [
         Group(Text.assemble((name, "bold"), f"  {option}  {kind}"), Padding(Text(summary), (0, 0, 0, 2)))
         for name, option, kind, _, _, summary in rows
     ]
     show(Fitting(tables[:2], 40, Fitting(tables[2:], 24, Group(*entries))))
-
-
-def _table(rows: Sequence[Sequence[str]], left_out: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    from onnxopt.reporting.terminal import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    kept = [i for i, heading in enumerate(_HEADINGS) if heading not in left_out]
-    for i in kept:
-        table.add_column(_HEADINGS[i], no_wrap=_HEADINGS[i] != _HEADINGS[-1])
-    for row in rows:
-        table.add_row(*(Text(row[i], "" if i else "bold") for i in kept))
-    return table

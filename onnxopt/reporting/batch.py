@@ -161,21 +161,18 @@ def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
 
 
 def _table(outcomes: Sequence[dict[str, Any]], *, with_size: bool) -> Table:
-    from rich import box
-    from rich.table import Table
+    from rich.table import Column
 
-    from onnxopt.reporting.terminal import Name
+    from onnxopt.reporting.terminal import Name, table, whole
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "model", "nodes", *(["size"] if with_size else []), "result"):
-        table.add_column(heading, no_wrap=heading != "model")
-    table.add_column("", overflow="fold")
+    heads = ("nodes", *(["size"] if with_size else []), "result")
+    made = table(*whole(""), "model", *whole(*heads), Column("", overflow="fold"))
     for o in outcomes:
         shown = [nodes, *([sizes] if with_size else [])]
         cells = [show(o) if o["report"] is not None else "" for show in shown]
         more = "\n".join(told(o) if o["message"] else _last(o))
-        table.add_row(mark(o), Name(o["destination"] or o["source"]), *cells, o["status"], more, style=_style(o))
-    return table
+        made.add_row(mark(o), Name(o["destination"] or o["source"]), *cells, o["status"], more, style=_style(o))
+    return made
 
 
 def _style(outcome: dict[str, Any]) -> str:

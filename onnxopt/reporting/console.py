@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 
 from onnxopt.plaintext import cleaned, short
 from onnxopt.reporting import plain, verdict
 from onnxopt.reporting.plain import change, declined, on_request, pass_hits, statistics, summary, warnings, without_work
 from onnxopt.reporting.plain import verdict as outcome
-from onnxopt.reporting.terminal import Fitting, Name, Text, show
+from onnxopt.reporting.terminal import Fitting, Name, Text, figures, grid, show, table, whole
 from onnxopt.reporting.verdict import counts, has_figures, kind, output_label, tolerances
 
 STYLES: Final = {
@@ -64,27 +63,17 @@ def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list
     """Returns a verdict with its places; `seen`: with the figures of the compared pieces."""
     style = STYLES[found["status"]]
     parts: list[RenderableType] = []
-    if seen and (table := _grid(verdict.grouped(verdict.figures(found)))).rows:
-        parts.append(table)
+    if seen and (rows := list(verdict.grouped(verdict.figures(found)))):
+        parts.append(grid(rows))
     parts.append(Text(f"{verdict.MARKS[found['status']][0]} {verdict.sentence(found)}", style))
     for place in verdict.shown(found, verbose):
         where = Text.assemble((verdict.value(place), "bold"), ": ", (verdict.difference(place), style))
-        parts.append(Padding(_grid([("at", where)], gap=1), (0, 0, 0, 2)))
-        parts.append(Padding(_grid(verdict.rows(place, verbose)), (0, 0, 0, 4)))
+        parts.append(Padding(grid([("at", where)], gap=1), (0, 0, 0, 2)))
+        parts.append(Padding(grid(verdict.rows(place, verbose)), (0, 0, 0, 4)))
     parts += [
         Padding(Text(text, "dim"), (0, 0, 0, 2)) for text in (verdict.more(found, verbose), found["hint"]) if text
     ]
     return parts
-
-
-def _grid(rows: Iterable[tuple[str, RenderableType]], gap: int = 2) -> Table:
-    """Returns labels with their texts; long texts wrap below the text column."""
-    grid = Table.grid(padding=(0, gap, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for label, text in rows:
-        grid.add_row(label, Text(text) if isinstance(text, str) else text)
-    return grid
 
 
 def _is_shown(p: dict[str, Any]) -> bool:
@@ -93,20 +82,20 @@ def _is_shown(p: dict[str, Any]) -> bool:
 
 
 def _passes(pipeline: dict[str, Any], verbose: int, *, close: bool = False) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if close else 1))
-    table.add_column("pass", no_wrap=True)
-    for heading in ("rewrites", "nodes", *(["bytes"] if verbose else []), "ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    heads = ("rewrites", "nodes", *(["bytes"] if verbose else []), "ms")
+    made = table(*whole("pass"), *figures(*heads), padding=(0, 0 if close else 1))
     for p in filter(_is_shown, pipeline["passes"]):
-        counted = statistics(p)
-        _add_pass(table, p, verbose)
+        counted, hits = statistics(p), pass_hits(p)
+        saved = [change(-p["bytes"])] if verbose else []
+        row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), *saved, f"{p['seconds'] * 1e3:,.0f}")
+        made.add_row(*row, style="" if hits or p["nodes"] else "dim")
         for what, n in counted.items():
-            table.add_row(f"  {what} counted: {n:,}", style="dim")
+            made.add_row(f"  {what} counted: {n:,}", style="dim")
         if verbose and not counted:
             for name, rule in p["rules"].items():
                 if rule["hits"]:
-                    table.add_row(f"  {name}", f"{rule['hits']:,}", _delta(-rule["nodes"]), "", "", style="dim")
-    return table
+                    made.add_row(f"  {name}", f"{rule['hits']:,}", _delta(-rule["nodes"]), "", "", style="dim")
+    return made
 
 
 def _delta(n: int) -> Text:
@@ -114,16 +103,16 @@ def _delta(n: int) -> Text:
 
 
 def _declined(pipeline: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="declined", title_justify="left", title_style="bold")
-    table.add_column("rule", no_wrap=True)
-    table.add_column("why")
-    table.add_column("times", justify="right")
-    table.add_column("for example", style="dim", overflow="fold")
-    for p in pipeline["passes"]:
-        for name, rule in p["rules"].items():
-            for reason, d in rule["declined"].items():
-                table.add_row(name, reason, f"{d['count']:,}", d["example"])
-    return table
+    times, example = Column("times", justify="right"), Column("for example", style="dim", overflow="fold")
+    rows = (
+        (name, reason, f"{d['count']:,}", d["example"])
+        for p in pipeline["passes"]
+        for name, rule in p["rules"].items()
+        for reason, d in rule["declined"].items()
+    )
+    return table(
+        *whole("rule"), "why", times, example, rows=rows, title="declined", title_justify="left", title_style="bold"
+    )
 
 
 _MAX_OUTPUTS: Final = 8  # outputs of a case, where none differs
@@ -157,26 +146,15 @@ def render_comparison(found: dict[str, Any], verbose: int = 0) -> RenderableType
     return Group(*parts)
 
 
-def _add_pass(table: Table, p: dict[str, Any], verbose: int) -> None:
-    hits = pass_hits(p)
-    style = "" if hits or p["nodes"] else "dim"
-    saved = [change(-p["bytes"])] if verbose else []
-    row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), *saved, f"{p['seconds'] * 1e3:,.0f}")
-    table.add_row(*row, style=style)
-
-
 def _table(found: dict[str, Any], left_out: Collection[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("case", no_wrap=True)
-    table.add_column("output")
-    figured = [heading for heading in _FIGURES if heading not in left_out]
-    for heading in figured:
-        figure = heading != "type"
-        table.add_column(heading, no_wrap=True, justify="right" if figure else "left", style="" if figure else "dim")
-    table.add_column("")
+    shown = [heading for heading in _FIGURES if heading not in left_out]
+    types = [heading for heading in shown if heading == "type"]
+    made = table(
+        *whole("case"), "output", *whole(*types, style="dim"), *figures(*(h for h in shown if h not in types)), ""
+    )
     for case in found["cases"]:
-        _add_case(table, case, figured)
-    return table
+        _add_case(made, case, shown)
+    return made
 
 
 def _add_case(table: Table, case: dict[str, Any], figured: Sequence[str]) -> None:

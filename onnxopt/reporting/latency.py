@@ -76,26 +76,24 @@ def conditions(found: dict[str, Any]) -> str:
 
 def print_latencies(found: dict[str, Any]) -> None:
     """Print the record as a table."""
-    from rich import box
-    from rich.table import Table
+    from rich.table import Column
 
-    from onnxopt.reporting.terminal import Text, show
+    from onnxopt.reporting.terminal import Text, show, table
 
     found = cleaned(found)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for heading in ("median ms", "p10", "p90"):
-        table.add_column(heading, justify="right")
+    files = table(Column("model", overflow="fold"), *(Column(h, justify="right") for h in ("median ms", "p10", "p90")))
     for label, latency in zip("AB", found["files"]):
-        figures = [middle(latency), *(milliseconds(latency[key]) for key in ("p10", "p90"))]
-        table.add_row(Text.assemble((f"{label} ", "dim"), latency["file"]), *figures)
-    shares = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    shares.add_column("operator", overflow="fold")
-    for label in "AB"[: len(found["files"])]:
-        shares.add_column(f"{label} ms", justify="right")
-        shares.add_column("nodes", justify="right", style="dim")
-    for name, columns in operators(found):
-        shares.add_row(name, *(text for _, time, count in columns for text in (time, count)))
+        times = [middle(latency), *(milliseconds(latency[key]) for key in ("p10", "p90"))]
+        files.add_row(Text.assemble((f"{label} ", "dim"), latency["file"]), *times)
+    shares = table(
+        Column("operator", overflow="fold"),
+        *(
+            column
+            for label in "AB"[: len(found["files"])]
+            for column in (Column(f"{label} ms", justify="right"), Column("nodes", justify="right", style="dim"))
+        ),
+        rows=((name, *(text for _, *cells in columns for text in cells)) for name, columns in operators(found)),
+    )
     styles = [{"faster": "green", "slower": "red"}.get(r["verdict"], "") for r in found["ratios"]]
     said = [Text(line, style) for line, style in zip(conclusions(found), styles)]
-    show(table, *said, shares, Text(conditions(found), "dim"))
+    show(files, *said, shares, Text(conditions(found), "dim"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from onnxopt.plaintext import line
 
@@ -52,14 +51,14 @@ class Progress:
             self._shown.tasks[0].start_time = self._began
             self._shown.start()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         self._began = time.monotonic()
         if self._timer is not None:
             self._timer.daemon = True
             self._timer.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
@@ -79,30 +78,26 @@ def optimization_steps(phase: str) -> str:
     name, _, share = phase.partition(" ")
     if not phase or (share and not share.endswith("%")):
         return escape(phase)
-    now = _PHASE_OF.get(name, "passes")
-    parts = []
-    for step in _PHASES:
-        if step == now:
-            parts.append(f"[bold]{f'{step} {share}'.rstrip() if name in _PHASE_OF else f'{step}: {escape(name)}'}[/]")
-        else:
-            parts.append(f"[{'green' if _PHASES.index(step) < _PHASES.index(now) else 'dim'}]{step}[/]")
-    return " › ".join(parts)
+    now = _PHASES.index(_PHASE_OF.get(name, "passes"))
+    said = f"{_PHASES[now]} {share}".rstrip() if name in _PHASE_OF else f"passes: {escape(name)}"
+    done, rest = (
+        [f"[{style}]{step}[/]" for step in steps]
+        for style, steps in (("green", _PHASES[:now]), ("dim", _PHASES[now + 1 :]))
+    )
+    return " › ".join([*done, f"[bold]{said}[/]", *rest])
 
 
-class Board:
+class Board(Progress):
     """Display of running models and their phases, on a terminal only.
 
-    The display has the number of finished models, and the estimated remaining time.
+    The display has the number of finished models, and the estimated remaining time; of a single model, its progress.
     """
 
     def __init__(self, total: int, enabled: bool = True) -> None:
+        super().__init__(enabled and total == 1, steps=True)
         self._live: Any = None
-        self._alone: Progress | None = None
         self._running: dict[str, Any] = {}
-        self._lock = threading.Lock()
-        if total == 1:
-            self._alone = Progress(enabled, steps=True)
-        elif enabled and _is_seen():
+        if total > 1 and enabled and _is_seen():
             from rich.console import Group
             from rich.live import Live
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -115,11 +110,10 @@ class Board:
             self._task = self._all.add_task("", total=total)
             self._live = Live(Group(self._models, self._all), console=Terminal(stderr=True), transient=True)
 
-    def phase(self, model: str, name: str) -> None:
-        """May be called from any thread."""
-        if self._alone is not None:
-            self._alone.phase(name)
+    def show(self, model: str, name: str) -> None:
+        """Show the phase of a model. May be called from any thread."""
         if self._live is None:
+            self.phase(name)
             return
         from rich.markup import escape
 
@@ -139,16 +133,13 @@ class Board:
                 self._models.remove_task(task)
         self._all.update(self._task, advance=1)
 
-    def __enter__(self) -> Board:
-        if self._alone is not None:
-            self._alone.__enter__()
+    def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._alone is not None:
-            self._alone.__exit__(kind, error, tb)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         if self._live is not None:
             self._live.stop()
 

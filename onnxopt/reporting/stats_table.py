@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -22,7 +21,7 @@ from onnxopt.reporting.stats_text import (
     share,
     totals,
 )
-from onnxopt.reporting.terminal import Fitting, Name, Text
+from onnxopt.reporting.terminal import Fitting, Name, Text, figures, grid, table, whole
 
 if TYPE_CHECKING:
     from onnxopt.analysis.stats import ModelStats
@@ -37,26 +36,24 @@ def one(stats: ModelStats) -> RenderableType:
     """Returns the table of a model."""
     rows = [_row(name, figures_of(stats, name, n)) for name, n in stats.operators.items()]
     sums = [_row(what, (show(n),), _total_style(what)) for what, n, _, show in totals(stats, stats)]
-    figures = Fitting(_narrowing(headings_of(stats), rows, sums), _MIN_NAME_WIDTH)
-    parts: list[RenderableType] = [_heads(("", stats)), _interface(stats), figures]
+    tables = _narrowing(headings_of(stats), rows, sums)
+    parts: list[RenderableType] = [_heads(("", stats)), _interface(stats), Fitting(tables, _MIN_NAME_WIDTH)]
     parts += [Name(note, "dim") for note in notes(stats)]
     return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
 
 
 def _interface(stats: ModelStats) -> Table:
     """Returns the inputs, outputs and dynamic dims of a model."""
-    interface = Table.grid(padding=(0, 2, 0, 0))
+    rows: list[Cells] = []
     for kind, values in (("inputs", stats.inputs), ("outputs", stats.outputs)):
         for i, (name, kind_of_value) in enumerate(list(values.items())[:_LISTED]):
-            interface.add_row(Text(kind if not i else "", "dim"), Name(name), Name(kind_of_value))
+            rows.append([kind if not i else "", Name(name), Name(kind_of_value)])
         if len(values) > _LISTED:
-            interface.add_row("", Text(f"and {len(values) - _LISTED} more", "dim"))
+            rows.append(["", Text(f"and {len(values) - _LISTED} more", "dim"), ""])
     for i, (symbol, places) in enumerate(stats.dynamic.items()):
         shown = ", ".join(places[:_LISTED]) + (", …" if len(places) > _LISTED else "")
-        interface.add_row(Text("dynamic" if not i else "", "dim"), Name(symbol), Name(shown))
-    for grid in interface.columns[:1]:
-        grid.no_wrap = True
-    return interface
+        rows.append(["dynamic" if not i else "", Name(symbol), Name(shown)])
+    return grid(rows)
 
 
 def _nodes(stats: ModelStats) -> Fitting:
@@ -68,18 +65,15 @@ def _nodes(stats: ModelStats) -> Fitting:
 
 def _work(stats: ModelStats, *, with_result: bool = True) -> Table:
     assert stats.work is not None
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     repeated = any(n.times != 1 for n in stats.work.nodes)
-    for heading in ("node", "operator", *(["result"] if with_result else [])):
-        table.add_column(heading, no_wrap=heading == "operator")
-    for heading in (*(["times"] if repeated else []), "MACs", "FLOPs", "%"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    heads = (*(["times"] if repeated else []), "MACs", "FLOPs", "%")
+    made = table("node", *whole("operator"), *(["result"] if with_result else []), *figures(*heads))
     for n in stats.work.nodes:
         part = f"{n.flops / stats.work.flops:.1%}" if stats.work.flops else ""
         times = [exact(n.times) if n.times != 1 else ""] if repeated else []
         result = [Name(n.shape)] if with_result else []
-        table.add_row(Name(n.name), n.op, *result, *times, count(n.macs) if n.macs else "", count(n.flops), part)
-    return table
+        made.add_row(Name(n.name), n.op, *result, *times, count(n.macs) if n.macs else "", count(n.flops), part)
+    return made
 
 
 def diff(a: ModelStats, b: ModelStats) -> RenderableType:
@@ -101,16 +95,11 @@ def _narrowing(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Ce
 
 
 def _table(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells], *, close: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if close else 1))
-    table.add_column("operator")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    table.add_section()
+    made = table("operator", *figures(*headings), rows=rows, padding=(0, 0 if close else 1))
+    made.add_section()
     for row in sums:
-        table.add_row(*row)
-    return table
+        made.add_row(*row)
+    return made
 
 
 def _row(name: str, figures: Sequence[str], style: str = "") -> Cells:
@@ -130,12 +119,11 @@ def _total_style(what: str) -> str:
 
 
 def _heads(*models: tuple[str, ModelStats]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    made = Table.grid(padding=(0, 2, 0, 0))
     for label, stats in models:
-        cells = [Text(label, "dim")] if label else []
         opsets = ", ".join(f"{d} {v}" for d, v in stats.opsets.items())
         details = Text(f"IR {stats.ir_version}, {opsets}", "dim")
-        grid.add_row(*cells, Name(stats.path, "bold"), details)
-    for column in grid.columns[:-2]:
+        made.add_row(*([Text(label, "dim")] if label else []), Name(stats.path, "bold"), details)
+    for column in made.columns[:-2]:
         column.no_wrap = True
-    return grid
+    return made

@@ -15,12 +15,13 @@ from itertools import accumulate
 from typing import Any, Final
 
 import rich.text
+from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.containers import Lines
 from rich.measure import Measurement
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 
 from onnxopt.plaintext import harmless, printable
 
@@ -28,6 +29,35 @@ _UNLIMITED_WIDTH: Final = 10_000
 _ENDS: Final = ("/ ", "._-:")  # of the parts of a name, the best first
 _WORD: Final = re.compile(r"\S+")
 _WORD_START: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an operator's name begins
+
+
+def table(*columns: Column | str, rows: Iterable[Iterable[RenderableType]] = (), **given: Any) -> Table:
+    """Returns a table with a rule below the headings; the texts of a column given as `str` wrap."""
+    made = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, **given)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def whole(*headings: str, **given: Any) -> list[Column]:
+    """Returns columns whose texts are never cut."""
+    return [Column(heading, no_wrap=True, **given) for heading in headings]
+
+
+def figures(*headings: str, **given: Any) -> list[Column]:
+    """Returns columns of numbers."""
+    return whole(*headings, justify="right", **given)
+
+
+def grid(rows: Iterable[Iterable[RenderableType]], gap: int = 2) -> Table:
+    """Returns rows without headings and lines. The first column is faint, and never cut; long texts fold."""
+    found = [list(row) for row in rows]
+    made = Table.grid(*whole("", style="dim"), padding=(0, gap, 0, 0))
+    for _ in found[0][1:] if found else ():
+        made.add_column(overflow="fold")
+    for row in found:
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return made
 
 
 @dataclass(frozen=True)

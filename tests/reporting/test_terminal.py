@@ -24,4 +24,4 @@ def test_without_streams_what_is_printed_goes_nowhere(monkeypatch: pytest.Monkey
     with Progress() as shown:
         shown.phase("passes")
     with Board(2) as board:
-        board.phase("a.onnx", "passes")
+        board.show("a.onnx", "passes")
