@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from onnxopt.cli.say import say_all
 from onnxopt.errors import UsageError, nearest, nearest_file
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]  # of click, for a command
 
 # Every option of every command is in CHOOSES or ACTS; any other option acts. The last three lines are options of
 # commands that read no such file.
@@ -221,10 +218,10 @@ def _plain(value: Any) -> str:
 _ALL: Final = "onnxopt.help_all"  # in the context's meta: are all options asked for?
 
 
-def heading(title: str) -> Callable[[F], F]:
+def heading(title: str) -> Decorator:
     """Decorator: puts the heading `title` above the following options, up to the next heading."""
 
-    def put(function: F) -> F:
+    def put(function: Any) -> Any:
         for param in getattr(function, "__click_params__", ()):
             if isinstance(param, click.Option) and not _heading(param):
                 param.heading = title  # type: ignore[attr-defined]

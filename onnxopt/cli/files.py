@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.cli.say import is_closed
-from onnxopt.errors import ModelError, OnnxOptError, UsageError
+from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, unwritable
 
 _STAYS: Final = "what was written before stays"
 
@@ -34,8 +34,6 @@ def _finite(data: Any) -> Any:
 
 def refuse_models(files: Iterable[Path | None], models: Iterable[str | Path]) -> None:
     """Raises WriteError if a file to be written is a model of the run, or its data file."""
-    from onnxopt.errors import WriteError
-
     models = list(models)
     places = {os.path.realpath(model) for model in models}
     for file in files:
@@ -48,7 +46,6 @@ def refuse_models(files: Iterable[Path | None], models: Iterable[str | Path]) ->
 
 
 def _refuse_data(file: Path, models: Iterable[str | Path]) -> None:
-    from onnxopt.errors import ModelError
     from onnxopt.io import refuse_overwriting_input
 
     for model in models:
@@ -58,8 +55,6 @@ def _refuse_data(file: Path, models: Iterable[str | Path]) -> None:
 
 def refuse_unwritable(files: Iterable[Path | None]) -> None:
     """Raises WriteError for a file that cannot be written, as far as known before the run."""
-    from onnxopt.errors import WriteError
-
     for file in files:
         if file is None:
             continue
@@ -73,16 +68,12 @@ def refuse_unwritable(files: Iterable[Path | None]) -> None:
 def refuse_missing_folder(word: str, hint: str) -> None:
     """Raises UsageError for a missing folder: `new/` is no name for a file."""
     if word.endswith(("/", os.sep)) and not os.path.isdir(word):
-        from onnxopt.errors import UsageError
-
         raise UsageError(f"{word} is a folder that is not there", hint)
 
 
 def refuse_swapped(model: Path, word: str, command: str) -> None:
     """Raises UsageError if the first argument is no file, and the second argument is a model."""
     from shlex import quote
-
-    from onnxopt.errors import UsageError
 
     if not model.exists() and os.path.isfile(word):
         hint = f"the model comes first: onnxopt {command} {quote(word)} {quote(str(model))}"
@@ -93,8 +84,6 @@ def named_text(word: str, what: str) -> str:
     """Returns `word`, or the text of the file for `@FILE`. `what`: the expected contents. Raises UsageError."""
     if not word.startswith("@"):
         return word
-    from onnxopt.errors import UsageError
-
     try:
         return Path(word[1:]).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
@@ -123,7 +112,6 @@ def blaming_files(*files: Path) -> Iterator[None]:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file besides the result, whole or not at all. Raises WriteError."""
-    from onnxopt.errors import WriteError, unwritable
     from onnxopt.io import Staged
 
     try:

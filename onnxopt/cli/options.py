@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
-from onnxopt.cli.command import heading
+from onnxopt.cli.command import Decorator, heading
 from onnxopt.cli.files import named_text
 from onnxopt.cli.values import (
     Number,
@@ -28,11 +28,7 @@ from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from onnxopt.optimizer import OptimizeOptions
-
-    F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -42,22 +38,21 @@ def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 keep_option = names_option("--keep", help="With --strip-qdq: keep the quantizers of these nodes or values.")
 
 
-def rename_option(help: str) -> Callable[[F], F]:
+def rename_option(help: str) -> Decorator:
     return click.option("--rename", callback=parse_names, multiple=True, metavar="OLD=NEW", help=help)
 
 
-def apply_all(options: list[Callable[[F], F]], function: F) -> F:
-    for option in reversed(options):
-        function = option(function)
-    return function
+def together(*options: Decorator) -> Decorator:
+    """Returns a decorator that applies all these, so that help lists the options in this order."""
+    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
 
 
-def dim_option(help: str, *also: str) -> Callable[[F], F]:
+def dim_option(help: str, *also: str) -> Decorator:
     """`--dim NAME=SIZE` with this help, also under another name; the parameter is `dims`."""
     return click.option("--dim", *also, "dims", callback=parse_dims, multiple=True, metavar="NAME=SIZE", help=help)
 
 
-def shape_option(help: str) -> Callable[[F], F]:
+def shape_option(help: str) -> Decorator:
     """`--shape INPUT:1,128` with this help; the parameter is `shapes`."""
     return click.option("--shape", "shapes", callback=parse_shapes, multiple=True, metavar="INPUT:1,128", help=help)
 
@@ -72,7 +67,7 @@ memory_option = click.option(
 )
 
 
-def timeout_option(of: str) -> Callable[[Any], Any]:
+def timeout_option(of: str) -> Decorator:
     """`--timeout`. `of`: the limited work, for the help."""
     return click.option(
         "--timeout",
@@ -83,7 +78,7 @@ def timeout_option(of: str) -> Callable[[Any], Any]:
     )
 
 
-def format_option(*forms: str) -> Callable[[Any], Any]:
+def format_option(*forms: str) -> Decorator:
     """`--format`; the first choice is the default."""
     return click.option(
         "--format",
@@ -103,19 +98,14 @@ seed_option = click.option(
 )
 
 
-def tolerance_options(function: F) -> F:
-    """`--rtol` and `--atol`, None by default."""
-    return apply_all(
-        [
-            click.option(
-                "--rtol",
-                type=Number(0),
-                help="Largest difference, relative to an output's range. [default: explained by rounding]",
-            ),
-            click.option("--atol", type=Number(0), help="Largest absolute difference."),
-        ],
-        function,
-    )
+tolerance_options = together(
+    click.option(
+        "--rtol",
+        type=Number(0),
+        help="Largest difference, relative to an output's range. [default: explained by rounding]",
+    ),
+    click.option("--atol", type=Number(0), help="Largest absolute difference."),
+)
 
 
 limit_option = click.option(
@@ -137,7 +127,7 @@ external_option = click.option(
 )
 
 
-def _files_option(flag: str, name: str, metavar: str, help: str) -> Callable[[F], F]:
+def _files_option(flag: str, name: str, metavar: str, help: str) -> Decorator:
     return click.option(flag, name, multiple=True, type=click.Path(path_type=str), metavar=metavar, help=help)
 
 
@@ -150,7 +140,7 @@ library_option = _files_option(
 plugin_option = _files_option("--plugin", "plugins", "FILE.py|MODULE", "Load passes from a Python file or module.")
 
 
-_PASSES: Final = [  # which run
+_PASSES: Final = together(  # which run
     heading("Passes"),
     click.option(
         "-O",
@@ -177,8 +167,8 @@ _PASSES: Final = [  # which run
         "fastest forms for this runtime. [default: any]",
     ),
     plugin_option,
-]
-_MODEL: Final = [  # what becomes of it besides
+)
+_MODEL: Final = together(  # what becomes of it besides
     heading("Result"),
     click.option(
         "--freeze-initializers",
@@ -228,8 +218,8 @@ _MODEL: Final = [  # what becomes of it besides
     ),
     keep_option,
     click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
-]
-_BOUNDS: Final = [  # what passes may take, and make
+)
+_BOUNDS: Final = together(  # what passes may take, and make
     heading("Limits of passes"),
     click.option(
         "--max-constant-bytes", type=Size(0), help="Largest growth of the file by a single constant fold. [default: 1M]"
@@ -250,12 +240,9 @@ _BOUNDS: Final = [  # what passes may take, and make
         metavar="DOMAIN",
         help="Allow operators of this domain in the result.",
     ),
-]
-
-
-def pipeline_options(function: F) -> F:
-    """Options for passes and changes, given to the command as keywords; `make_options` reads them."""
-    return apply_all([*_PASSES, *_MODEL, *_BOUNDS], function)
+)
+# Options for passes and changes, given to the command as keywords; `make_options` reads them.
+pipeline_options = together(_PASSES, _MODEL, _BOUNDS)
 
 
 def is_given(name: str) -> bool:

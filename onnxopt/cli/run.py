@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,59 +11,51 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxopt.cli.files import json_text, write_text
-from onnxopt.cli.options import apply_all, make_options, requested_changes
+from onnxopt.cli.options import make_options, requested_changes, together
 from onnxopt.cli.say import Telling, say, say_cut
 from onnxopt.cli.values import NewFile, known_passes, names_option
 from onnxopt.errors import OnnxOptError
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
     from onnxopt.pipeline import Instrument
     from onnxopt.pipeline.instruments import Counts
     from onnxopt.verification import Verifier, VerifyOptions
 
-    F = TypeVar("F", bound=Callable[..., Any])
-
 
 WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
 
 
-def instrument_options(function: F) -> F:
-    """Options for instruments; `Watch` creates the instruments."""
-    return apply_all(
-        [
-            click.option("--time-passes", is_flag=True, help="Show where the time went, as a tree of passes."),
-            names_option(
-                "--print-ir-after",
-                complete=known_passes,
-                metavar="PASS|all|changed",
-                help="Print the model as text after these passes.",
-            ),
-            names_option(
-                "--print-ir-before",
-                complete=known_passes,
-                metavar="PASS|all",
-                help="Print the model before these passes.",
-            ),
-            click.option(
-                "--dump-dir",
-                type=click.Path(path_type=Path, file_okay=False),
-                metavar="DIR",
-                help="Write the model into this folder after each pass with changes, numbered.",
-            ),
-            click.option("--check-each", is_flag=True, help="Check the graph's invariants after each pass."),
-            click.option("--verify-each", is_flag=True, help="Compare with the original after each pass."),
-            click.option(
-                "--journal",
-                type=NewFile(),
-                metavar="FILE",
-                help="Write the rule of each new node as JSON.",
-            ),
-        ],
-        function,
-    )
+# Options for instruments; `Watch` creates the instruments.
+instrument_options = together(
+    click.option("--time-passes", is_flag=True, help="Show where the time went, as a tree of passes."),
+    names_option(
+        "--print-ir-after",
+        complete=known_passes,
+        metavar="PASS|all|changed",
+        help="Print the model as text after these passes.",
+    ),
+    names_option(
+        "--print-ir-before",
+        complete=known_passes,
+        metavar="PASS|all",
+        help="Print the model before these passes.",
+    ),
+    click.option(
+        "--dump-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Write the model into this folder after each pass with changes, numbered.",
+    ),
+    click.option("--check-each", is_flag=True, help="Check the graph's invariants after each pass."),
+    click.option("--verify-each", is_flag=True, help="Compare with the original after each pass."),
+    click.option(
+        "--journal",
+        type=NewFile(),
+        metavar="FILE",
+        help="Write the rule of each new node as JSON.",
+    ),
+)
 
 
 class Watch:

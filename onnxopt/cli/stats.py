@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,27 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from onnxopt.cli.files import json_text
-from onnxopt.cli.options import apply_all, dim_option, format_option, shape_option
+from onnxopt.cli.options import dim_option, format_option, shape_option, together
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError, few
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from onnxopt.analysis.stats import ModelStats
 
-    F = TypeVar("F", bound=Callable[..., object])
 
-
-def counting_options(function: F) -> F:
-    """Options for counting models, and for the format."""
-    options = [
-        format_option("table", "json", "markdown", "csv"),
-        dim_option("Size of a dynamic dim, for MACs."),
-        shape_option("Shape of an input, for MACs."),
-        click.option("--no-work", is_flag=True, help="Omit MACs, FLOPs and memory, which need shape inference."),
-    ]
-    return apply_all(options, function)
+# Options for counting models, and for the format.
+counting_options = together(
+    format_option("table", "json", "markdown", "csv"),
+    dim_option("Size of a dynamic dim, for MACs."),
+    shape_option("Shape of an input, for MACs."),
+    click.option("--no-work", is_flag=True, help="Omit MACs, FLOPs and memory, which need shape inference."),
+)
 
 
 @click.command(epilog="Exit codes: 0 done, 2 wrong usage or unreadable input.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from onnxopt.cli.command import Decorator
 from onnxopt.cli.files import refuse_missing_folder
 from onnxopt.errors import UsageError, nearest_file
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
     V = TypeVar("V")
-    F = TypeVar("F", bound=Callable[..., Any])
 
 
 _UNITS: Final = {unit + ending: 1 << 10 * i for i, unit in enumerate(("", *"kmgt")) for ending in ("", "b", "ib")}
@@ -152,7 +152,7 @@ def parse_dims_or_free(ctx: click.Context, param: click.Parameter, value: tuple[
 _COMMA: Final = r"(?<!\\),"  # between names
 
 
-def names_option(*words: str, help: str, complete: Any = None, metavar: str = "NAMES") -> Callable[[Any], Any]:
+def names_option(*words: str, help: str, complete: Any = None, metavar: str = "NAMES") -> Decorator:
     """An option for names, repeated or separated by commas (`\\,` is a comma in a name).
 
     `complete`: known names for the shell.
@@ -244,7 +244,7 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return feeds
 
 
-def input_option(purpose: str) -> Callable[[F], F]:
+def input_option(purpose: str) -> Decorator:
     """`--input NAME=FILE.npy`, given as `inputs`: files by name."""
     return click.option("--input", "inputs", callback=_feeds, multiple=True, metavar="NAME=FILE.npy", help=purpose)
 
