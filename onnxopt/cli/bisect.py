@@ -37,17 +37,7 @@ from onnxopt.plaintext import counted
     help="Where to write the smallest submodel. [default: beside IN, as IN.bisect.onnx]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the finding only.")
-def bisect(
-    source: Path,
-    rtol: float | None,
-    atol: float | None,
-    verify_dims: dict[str, int],
-    custom_op_libraries: tuple[str, ...],
-    seed: int,
-    output: Path | None,
-    quiet: bool,
-    **given: Any,
-) -> None:
+def bisect(source: Path, output: Path | None, quiet: bool, **given: Any) -> None:
     """Find the pass and the single rewrite with which the optimized model differs from IN.
 
     \b
@@ -60,16 +50,8 @@ def bisect(
     output = output or source.with_name(f"{source.stem}.bisect.onnx")
     refuse_models([output], [source])
     refuse_unwritable([output])
-    found = search(
-        source,
-        rtol=rtol,
-        atol=atol,
-        verify_dims=verify_dims,
-        custom_op_libraries=custom_op_libraries,
-        seed=seed,
-        progress=(lambda _: None) if quiet else say,
-        **settings_of(given),
-    )
+    judging = {name: given[name] for name in ("rtol", "atol", "verify_dims", "custom_op_libraries", "seed")}
+    found = search(source, progress=(lambda _: None) if quiet else say, **judging, **settings_of(given))
     for line in found.lines():
         say(line)
     if found.submodel is not None:

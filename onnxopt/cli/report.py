@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,17 +41,7 @@ if TYPE_CHECKING:
 @pipeline_options
 @library_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-def report(
-    source: Path,
-    result: Path | None,
-    output: Path | None,
-    record: Path | None,
-    no_verify: bool,
-    no_times: bool,
-    quiet: bool,
-    custom_op_libraries: tuple[str, ...],
-    **given: Any,
-) -> None:
+def report(source: Path, result: Path | None, output: Path | None, record: Path | None, **given: Any) -> None:
     """Write an HTML page about the model IN, or about the changes from IN to the optimized model OUT.
 
     The page needs no network. The changes of each pass are read from the report of the optimization, or from a repeated
@@ -64,30 +55,27 @@ def report(
     onnxopt report model.onnx model.opt.onnx -o report.html --from report.json
     """
     if result is None:
-        _refuse_options(
-            [*given, "record", "no_verify", "custom_op_libraries", "no_times"],
-            "{} is about two models: one is only shown",
-            "name OUT",
-        )
+        _refuse_options({*given, "record"} - {"quiet"}, "{} is about two models: one is only shown", "name OUT")
     elif record is not None:
-        _refuse_options([*given], "--from contradicts {}: nothing is run again", "leave one of them out")
+        runs = given.keys() - {"no_verify", "custom_op_libraries", "no_times", "quiet"}
+        _refuse_options(runs, "--from contradicts {}: nothing is run again", "leave one of them out")
     output = output if output is not None else _named_as(result if result is not None else source)
     from onnxopt.api import report as make_page
     from onnxopt.reporting.progress import Progress
 
-    with Progress(enabled=not quiet) as progress:
+    with Progress(enabled=not given["quiet"]) as progress:
         page = make_page(
             source,
             result,
             output,
             record=record,
-            verify=not no_verify,
-            times=not no_times,
-            custom_op_libraries=custom_op_libraries,
+            verify=not given["no_verify"],
+            times=not given["no_times"],
+            custom_op_libraries=given["custom_op_libraries"],
             progress=progress.phase,
             **(settings_of(given) if result is not None else {}),
         )
-    if not quiet:
+    if not given["quiet"]:
         tell_page(page, output)
 
 
@@ -100,7 +88,7 @@ def tell_page(page: Page, output: Path, err: bool = False) -> None:
     say(f"{output}: {size(len(page.html.encode()))}, open it in a browser", err=err)
 
 
-def _refuse_options(names: list[str], why: str, hint: str) -> None:
+def _refuse_options(names: Set[str], why: str, hint: str) -> None:
     """Raises UsageError for the first of these parameters given on the command line."""
     ctx = click.get_current_context()
     for p in ctx.command.params:

@@ -67,15 +67,7 @@ def _ascii(name: str) -> codecs.CodecInfo | None:
     if name != _ASCII:
         return None
     known = codecs.lookup("ascii")
-    return codecs.CodecInfo(
-        known.encode,
-        known.decode,
-        known.streamreader,
-        known.streamwriter,
-        known.incrementalencoder,
-        known.incrementaldecoder,
-        _ASCII,
-    )
+    return codecs.CodecInfo(*known, known.incrementalencoder, known.incrementaldecoder, _ASCII)
 
 
 def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:

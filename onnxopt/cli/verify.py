@@ -82,19 +82,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 @click.option("-v", "--verbose", count=True, help="Show all nodes and rewrites at the places of differences.")
 def verify(
-    a: Path,
-    b: Path,
-    cases: tuple[str, ...],
-    inputs: tuple[str, ...],
-    verify_memory: int,
-    memory: int,
-    plugins: tuple[str, ...],
-    dtype: str | None,
-    strict: bool,
-    form: str,
-    quiet: bool,
-    verbose: int,
-    **options: Any,
+    a: Path, b: Path, inputs: tuple[str, ...], strict: bool, form: str, quiet: bool, verbose: int, **options: Any
 ) -> None:
     """Compare the results of models A and B, output by output, with onnxruntime's optimizations off.
 
@@ -111,11 +99,11 @@ def verify(
     from onnxopt.verification import VerifyOptions
     from onnxopt.verification.comparison import compare_files
 
-    load_plugins(plugins)
+    load_plugins(options.pop("plugins"))
     given, datasets = _split(inputs)
-    cases_or_default = cases or (None if inputs else ("all",))
-    options |= {"inputs": given, "datasets": datasets, "cases": cases_or_default, "dtype": dtype or ""}
-    verify_options = VerifyOptions(memory=verify_memory, limit=memory, **options)
+    options["cases"] = options["cases"] or (None if inputs else ("all",))
+    options |= {"dtype": options["dtype"] or "", "limit": options["memory"], "memory": options.pop("verify_memory")}
+    verify_options = VerifyOptions(inputs=given, datasets=datasets, **options)
     if options["keep"] and not options["strip_qdq"]:
         raise UsageError("--keep is for --strip-qdq", "without it all quantizers stay")
     with Progress(enabled=not quiet) as progress, blaming_files(a, b):

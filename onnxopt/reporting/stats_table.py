@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from onnxopt.reporting.stats_text import (
-    Show,
-    change,
-    count,
-    exact,
-    figures_of,
-    headings_of,
-    interface_changes,
-    notes,
-    operators,
-    share,
-    totals,
-)
+from onnxopt.reporting.stats_text import Row, count, exact, interface_changes, notes, sheet
 from onnxopt.reporting.terminal import Fitting, Name, Text, figures, grid, table, whole
 
 if TYPE_CHECKING:
@@ -29,14 +17,14 @@ if TYPE_CHECKING:
 Cells = list[RenderableType]
 
 _MIN_NAME_WIDTH: Final = 18  # characters for an operator's name, before a column of figures goes
+_FIGURES: Final = 2  # columns before those of changes
 _LISTED: Final = 6  # inputs and outputs shown
 
 
 def one(stats: ModelStats) -> RenderableType:
     """Returns the table of a model."""
-    rows = [_row(name, figures_of(stats, name, n)) for name, n in stats.operators.items()]
-    sums = [_row(what, (show(n),), _total_style(what)) for what, n, _, show in totals(stats, stats)]
-    tables = _narrowing(headings_of(stats), rows, sums)
+    headings, rows, sums = sheet(stats)
+    tables = _narrowing(headings, [_cells(r) for r in rows], [_cells(r, _total_style(r.name)) for r in sums])
     parts: list[RenderableType] = [_heads(("", stats)), _interface(stats), Fitting(tables, _MIN_NAME_WIDTH)]
     parts += [Name(note, "dim") for note in notes(stats)]
     return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
@@ -78,9 +66,9 @@ def _work(stats: ModelStats, *, with_result: bool = True) -> Table:
 
 def diff(a: ModelStats, b: ModelStats) -> RenderableType:
     """Returns the table of changes from `a` to `b`; narrow forms omit the relative, then the absolute change."""
-    rows = [_changed(name, x, y, exact) for name, x, y in operators(a, b)]
-    sums = [_changed(what, x, y, show) for what, x, y, show in totals(a, b)]
-    tables = _narrowing(("before", "after", "change", "%"), rows, sums, least=2)
+    headings, *parts = sheet(a, b)
+    rows, sums = ([_cells(r, _total_style(r.name) if r.change else "dim") for r in part] for part in parts)
+    tables = _narrowing(headings, rows, sums, least=2)
     interface = [Text(note, "yellow") for note in interface_changes(a, b)]
     return Group(_heads(("before", a), ("after", b)), *interface, Fitting(tables, _MIN_NAME_WIDTH))
 
@@ -102,16 +90,11 @@ def _table(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells]
     return made
 
 
-def _row(name: str, figures: Sequence[str], style: str = "") -> Cells:
-    """Returns a row. Names of files are rich Texts, never strings, so that nothing is parsed as markup."""
-    return [Name(name, style), *(Text(f, style) for f in figures)]
-
-
-def _changed(name: str, before: int, after: int, show: Show) -> Cells:
-    style = _total_style(name) if before != after else "dim"
-    row = _row(name, (show(before), show(after)), style)
-    colour = "green" if after < before else "red"
-    return [*row, Text(change(before, after, show), colour), Text(share(before, after), colour)]
+def _cells(row: Row, style: str = "") -> Cells:
+    """Returns the cells of a row. Names of files are rich Texts, never strings, so that nothing is parsed as markup."""
+    changed = "green" if row.change < 0 else "red" if row.change else style
+    figures = (Text(text, style if i < _FIGURES else changed) for i, text in enumerate(row.cells))
+    return [Name(row.name, style), *figures]
 
 
 def _total_style(what: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.plaintext import counted
 from onnxopt.reporting.plain import size
@@ -11,7 +11,6 @@ from onnxopt.reporting.plain import size
 if TYPE_CHECKING:
     from onnxopt.analysis.stats import ModelStats
 
-Row = tuple[str, int, int]
 Show = Callable[[int], str]
 
 _FORMULAS: Final = ("=", "+", "-", "@")  # what spreadsheets run
@@ -70,20 +69,37 @@ def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, int, int, Show]]
         yield "peak memory", a.work.peak_bytes, b.work.peak_bytes, size
 
 
-def operators(a: ModelStats, b: ModelStats) -> list[Row]:
+def operators(a: ModelStats, b: ModelStats) -> list[tuple[str, int, int]]:
     """Returns operator counts: the largest decrease first, then unchanged operators, by count."""
     names = sorted({*a.operators, *b.operators})
     rows = [(name, a.operators.get(name, 0), b.operators.get(name, 0)) for name in names]
     return sorted(rows, key=lambda r: (r[2] == r[1], r[2] - r[1] or -r[2]))
 
 
-def headings_of(stats: ModelStats) -> tuple[str, ...]:
-    """Returns the columns of an operator."""
-    return ("nodes", "MACs", "FLOPs") if stats.work is not None else ("nodes",)
+class Row(NamedTuple):
+    """A row of a sheet. `change`: how the figure changed between two models."""
+
+    name: str
+    cells: tuple[str, ...]
+    change: int = 0
 
 
-def figures_of(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
-    """Returns the figures for these headings, of an operator with `n` nodes."""
+def sheet(a: ModelStats, b: ModelStats | None = None) -> tuple[tuple[str, ...], list[Row], list[Row]]:
+    """Returns (headings, operators, totals) of a model, or of the changes between two models."""
+    if b is not None:
+        rows = [_changed(name, x, y, exact) for name, x, y in operators(a, b)]
+        return ("before", "after", "change", "%"), rows, [_changed(*total) for total in totals(a, b)]
+    headings = ("nodes", "MACs", "FLOPs") if a.work is not None else ("nodes",)
+    rows = [Row(name, _figures_of(a, name, n)) for name, n in a.operators.items()]
+    return headings, rows, [Row(what, (show(n),)) for what, n, _, show in totals(a, a)]
+
+
+def _changed(name: str, before: int, after: int, show: Show) -> Row:
+    return Row(name, (show(before), show(after), change(before, after, show), share(before, after)), after - before)
+
+
+def _figures_of(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
+    """Returns the figures of an operator with `n` nodes."""
     if stats.work is None:
         return (exact(n),)
     macs, flops = stats.work.macs_by_operator.get(operator, 0), stats.work.flops_by_operator.get(operator, 0)
@@ -116,31 +132,21 @@ def interface_changes(a: ModelStats, b: ModelStats) -> Iterator[str]:
             yield f"{kind}s are in another order"
 
 
-def _markdown_of(a: ModelStats) -> list[str]:
-    headings = headings_of(a)
-    lines = [f"**{_escaped(a.path)}**", "", _line("operator", *headings), "|---" + "|---:" * len(headings) + "|"]
-    lines += [_line(name, *figures_of(a, name, n)) for name, n in a.operators.items()]
-    empty = [""] * (len(headings) - 1)
-    lines += [_line(_total(what), show(n), *empty, escape=False) for what, n, _, show in totals(a, a)]
-    lines += [line for note in notes(a) for line in ("", _escaped(note))]
-    if a.work is not None and a.work.nodes:
-        lines += ["", "| node | operator | result | MACs | FLOPs |", "|---|---|---|---:|---:|"]
-        lines += [_line(n.name, n.op, n.shape, count(n.macs), count(n.flops)) for n in a.work.nodes]
-    return lines
-
-
 def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
     """The same as a Markdown table, for a pull request."""
+    headings, rows, sums = sheet(a, b)
+    lines = [" → ".join(f"**{_escaped(model.path)}**" for model in (a, b) if model is not None), ""]
+    if b is not None:
+        lines += [line for note in interface_changes(a, b) for line in (_escaped(note), "")]
+    lines += [_line("operator", *headings), "|---" + "|---:" * len(headings) + "|"]
+    lines += [_line(row.name, *row.cells) for row in rows]
+    padding = [""] * (len(headings) - len(sums[0].cells))
+    lines += [_line(_total(row.name), *row.cells, *padding, escape=False) for row in sums]
     if b is None:
-        return "\n".join(_markdown_of(a))
-    lines = [f"**{_escaped(a.path)}** → **{_escaped(b.path)}**", ""]
-    for note in interface_changes(a, b):
-        lines += [_escaped(note), ""]
-    lines += ["| operator | before | after | change | % |", "|---|---:|---:|---:|---:|"]
-    for name, x, y in operators(a, b):
-        lines.append(_line(name, exact(x), exact(y), change(x, y), share(x, y)))
-    for what, x, y, show in totals(a, b):
-        lines.append(_line(_total(what), show(x), show(y), change(x, y, show), share(x, y), escape=False))
+        lines += [line for note in notes(a) for line in ("", _escaped(note))]
+        if a.work is not None and a.work.nodes:
+            lines += ["", "| node | operator | result | MACs | FLOPs |", "|---|---|---|---:|---:|"]
+            lines += [_line(n.name, n.op, n.shape, count(n.macs), count(n.flops)) for n in a.work.nodes]
     return "\n".join(lines)
 
 
