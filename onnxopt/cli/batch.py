@@ -137,11 +137,6 @@ class _Interrupted(OnnxOptError):
     exit_code = 130
 
 
-def tell_failure(telling: Telling, source: str, destination: str, error: OnnxOptError) -> None:
-    """Report a run of IN OUT without a report to build systems."""
-    tell(telling, [Outcome(source, destination, "failed", error.exit_code, error.message, error.hint)])
-
-
 def _say(outcome: Outcome, verbose: int) -> None:
     """Print the outcome of a model as plain lines, on request with the rewrites of the passes."""
     from onnxopt.plaintext import cleaned
@@ -198,11 +193,14 @@ def _run(
     return [outcome]
 
 
-def finish_single(telling: Telling, report: Report, failure: OnnxOptError | None, code: int) -> int:
-    """Report a run of IN OUT to build systems; returns the exit code, with budgets."""
-    record: dict[str, Any] = report.to_dict()
-    status = "optimized" if report.changed else "unchanged"
-    outcome = Outcome(report.source, report.destination, status, code, report=record, seconds=report.seconds)
+def finish_single(
+    telling: Telling, called: tuple[str, str], report: Report | None, failure: OnnxOptError | None, code: int = 0
+) -> int:
+    """Report a run of IN OUT to build systems; returns the exit code, with budgets. `report`: None if it failed."""
+    outcome = Outcome(*called, "optimized", code)
+    if report is not None:
+        outcome.status = "optimized" if report.changed else "unchanged"
+        outcome.report, outcome.seconds = report.to_dict(), report.seconds
     if failure is not None:
         outcome.status, outcome.code = "failed", failure.exit_code
         outcome.message, outcome.hint = failure.message, failure.hint

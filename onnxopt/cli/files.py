@@ -140,10 +140,6 @@ def _is_only_written_to(path: Path) -> bool:
 # -- models on stdin and stdout ---------------------------------------------------------------------------------------
 
 
-def is_stream(place: str) -> bool:
-    return place == "-"
-
-
 @contextmanager
 def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
     """Files for a source and a destination, of which either may be `-`.
@@ -155,22 +151,22 @@ def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
 
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as folder:
         given, made = Path(source), Path(destination)
-        if is_stream(source):
+        if source == "-":
             given = Path(folder) / "stdin"
-        if is_stream(destination):
+        if destination == "-":
             made = Path(folder) / "out" / "stdout"
             made.parent.mkdir()
         try:
-            if is_stream(source):
+            if source == "-":
                 _read_stdin(given)
-            if is_stream(destination) and is_closed("stdout"):
+            if destination == "-" and is_closed("stdout"):
                 raise UsageError(
                     "a model would be written to stdout, which is closed", "onnxopt optimize model.onnx OUT"
                 )
-            if is_stream(destination) and sys.stdout.isatty():
+            if destination == "-" and sys.stdout.isatty():
                 raise UsageError("a model would be written to the terminal", "onnxopt optimize model.onnx - > out.onnx")
             yield given, made
-            if is_stream(destination) and made.exists():
+            if destination == "-" and made.exists():
                 _write_stdout(made)
         except OnnxOptError as e:
             e.message = e.message.replace(f"{folder}/out/", "").replace(f"{folder}/", "")

@@ -244,9 +244,9 @@ def _refuse_unclear(models: tuple[str, ...], asked: dict[str, Any]) -> None:
 
 
 def _run_single(single: Single, source: str, destination: str) -> int:
-    from onnxopt.cli.files import is_stream, streams
+    from onnxopt.cli.files import streams
 
-    if not (is_stream(source) or is_stream(destination)):
+    if "-" not in (source, destination):
         try:
             return single.run(Path(source), Path(destination))
         except WriteError as e:

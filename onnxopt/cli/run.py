@@ -111,7 +111,7 @@ class Single:
     verify_options: VerifyOptions | None
     telling: Telling
 
-    def run(self, source: Path, destination: Path, called: tuple[str, ...] = ()) -> int:
+    def run(self, source: Path, destination: Path, called: tuple[str, str] | None = None) -> int:
         """Optimize, and print the result; returns the exit code.
 
         `called`: the user's names of source and destination. Raises the errors of `optimize_file`.
@@ -121,13 +121,13 @@ class Single:
             return self._run(source, destination, called)
         except OnnxOptError as e:
             if self.telling.wanted and not hasattr(e, "report"):  # not reported yet
-                from onnxopt.cli.batch import tell_failure
+                from onnxopt.cli.batch import finish_single
 
-                tell_failure(self.telling, called[0], called[1], e)
+                finish_single(self.telling, called, None, e)
             e.told = True
             raise
 
-    def _run(self, source: Path, destination: Path, called: tuple[str, ...]) -> int:
+    def _run(self, source: Path, destination: Path, called: tuple[str, str]) -> int:
         telling, asked = self.telling, self.asked
         verifier = self._started(source)
         # Here, not in nested imports: calls are slower at the end of a chunk of Python's stack.
@@ -167,7 +167,7 @@ class Single:
         if telling.wanted:
             from onnxopt.cli.batch import finish_single
 
-            code = finish_single(telling, report, failure, code)
+            code = finish_single(telling, (report.source, report.destination), report, failure, code)
         if failure is not None:
             raise failure
         return code
@@ -188,7 +188,7 @@ class Single:
         self,
         source: Path,
         destination: Path,
-        called: tuple[str, ...],
+        called: tuple[str, str],
         options: OptimizeOptions,
         verifier: Verifier | None,
         instruments: Sequence[Instrument],
@@ -206,7 +206,7 @@ class Single:
                     source,
                     destination,
                     options,
-                    called=(called[0], called[1]),
+                    called=called,
                     inputs=asked["begin"],
                     outputs=asked["end"],
                     cut=say_cut,

@@ -67,32 +67,30 @@ def tell_counts(
     """Print the contents of a model, or the changes from one model to another."""
     from onnxopt.api import stats as count
 
-    before = count(a, work=not no_work, top=top, dims=dims, shapes=shapes)
-    after = count(b, work=not no_work, top=top, dims=dims, shapes=shapes) if b is not None else None
-    for model in [before] if after is None else [before, after]:
+    found = [count(path, work=not no_work, top=top, dims=dims, shapes=shapes) for path in (a, b) if path is not None]
+    for model in found:
         if model.missing_files:
             lost = few(model.missing_files)
             say(f"warning: {model.path}: its data file {lost} is missing: bytes on disk are without it", err=True)
     if form == "json":
-        found = before.to_dict() if after is None else {"before": before.to_dict(), "after": after.to_dict()}
-        say_all(json_text(found))
+        records = [model.to_dict() for model in found]
+        say_all(json_text(records[0] if b is None else dict(zip(("before", "after"), records))))
         return
     from onnxopt.plaintext import cleaned
     from onnxopt.reporting import stats_text
 
-    before, after = cleaned(before), cleaned(after)
-    models = [before] if after is None else [before, after]
+    models: list[ModelStats] = cleaned(found)
     if form == "csv":
-        say_all(stats_text.csv(before, after) + _bounds(models))
+        say_all(stats_text.csv(*models) + _bounds(models))
         return
-    notes = list(_notes(before, after)) if after is not None else []  # the table of one has its own
+    notes = list(_notes(*models)) if len(models) > 1 else []  # the table of one has its own
     if form == "markdown":
-        say_all("\n".join([stats_text.markdown(before, after), *(f"\n{n}" for n in notes)]))
+        say_all("\n".join([stats_text.markdown(*models), *(f"\n{n}" for n in notes)]))
         return
     from onnxopt.reporting import stats_table
     from onnxopt.reporting.terminal import Text, show
 
-    table = stats_table.one(before) if after is None else stats_table.diff(before, after)
+    table = stats_table.diff(*models) if len(models) > 1 else stats_table.one(*models)
     show(table, *(Text(note, "dim") for note in notes))
 
 

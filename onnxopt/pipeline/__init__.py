@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from onnxopt.pipeline.base import DebugPass, GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
 from onnxopt.pipeline.context import PassContext
+from onnxopt.pipeline.decorators import graph_pass, model_pass
 from onnxopt.pipeline.execute import execute
 from onnxopt.pipeline.records import Instrument, PassReport, PipelineReport, RuleReport
 from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, load_module, origin, register
 from onnxopt.pipeline.sequence import Fixpoint, Sequential, parse_pipeline, pipeline_text
-from onnxopt.pipeline.settings import ConfigKey, config_keys, declare_config
+from onnxopt.pipeline.settings import ConfigKey, all_targets, config_keys, declare_config
 from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:
-    from onnxopt.pipeline.decorators import graph_pass, model_pass
     from onnxopt.pipeline.instruments import CheckEach, DumpModels, PrintIR, Timing, VerifyEach
     from onnxopt.pipeline.interpreter import GraphInterpreter, StmtPass
     from onnxopt.pipeline.journal import Journal
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         generate_pattern_op_partitions,
         pattern_partitions,
     )
-    from onnxopt.pipeline.settings import all_targets
 
 __all__ = [
     "CapabilityPartitioner",
@@ -87,7 +86,6 @@ __dir__ = listing(__name__)
 __getattr__ = lazy(
     __name__,
     {
-        "decorators": ("graph_pass", "model_pass"),
         "outlining": ("fuse_partition",),
         "interpreter": ("GraphInterpreter", "StmtPass"),
         "instruments": ("CheckEach", "DumpModels", "PrintIR", "Timing", "VerifyEach"),
@@ -103,6 +101,5 @@ __getattr__ = lazy(
             "generate_pattern_op_partitions",
             "pattern_partitions",
         ),
-        "settings": ("all_targets",),
     },
 )

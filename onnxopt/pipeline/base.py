@@ -71,9 +71,7 @@ class PassInfo:
 
     def suits(self, model: Model, targets: Sequence[str]) -> bool:
         """Whether the pass is for some of `targets`, and the model has an operator in `ops`."""
-        if self.ops and model.operators().isdisjoint(self.ops):
-            return False
-        return "any" in self.targets or not self.not_for(targets)
+        return not self.obstacle(model, targets)
 
     def obstacle(self, model: Model, targets: Sequence[str]) -> str:
         """Return why `targets` or the model's operators rule out the pass; empty if they do not."""

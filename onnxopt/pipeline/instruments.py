@@ -161,7 +161,10 @@ CHANGED: Final = "changed"
 ALL: Final = "all"
 
 
-def _names(given: str | Collection[str]) -> set[str]:
+Names = str | Collection[str]
+
+
+def _names(given: Names) -> set[str]:
     return {name.replace("_", "-") for name in ([given] if isinstance(given, str) else given)}
 
 
@@ -171,7 +174,7 @@ class _Selected(Instrument):
     Raises UsageError for an unknown pass.
     """
 
-    def __init__(self, after: str | Collection[str] = CHANGED, before: str | Collection[str] = ()) -> None:
+    def __init__(self, after: Names = CHANGED, before: Names = ()) -> None:
         self._after, self._before = _names(after), _names(before)
         check_names((self._after | self._before) - {ALL, CHANGED}, type(self).__name__)
         self._version = 0
@@ -199,12 +202,7 @@ class _Selected(Instrument):
 class PrintIR(_Selected):
     """Prints the model as text to `file` (default: stderr)."""
 
-    def __init__(
-        self,
-        after: str | Collection[str] = CHANGED,
-        before: str | Collection[str] = (),
-        file: TextIO | None = None,
-    ) -> None:
+    def __init__(self, after: Names = CHANGED, before: Names = (), file: TextIO | None = None) -> None:
         super().__init__(after, before)
         self.file = file
 
@@ -217,12 +215,7 @@ class PrintIR(_Selected):
 class DumpModels(_Selected):
     """Writes the model into `folder`, a file for each pass, numbered by run: `003-canonicalize.onnx`."""
 
-    def __init__(
-        self,
-        folder: str | Path,
-        after: str | Collection[str] = CHANGED,
-        before: str | Collection[str] = (),
-    ) -> None:
+    def __init__(self, folder: str | Path, after: Names = CHANGED, before: Names = ()) -> None:
         super().__init__(after, before)
         self.folder = Path(folder)
 
@@ -277,14 +270,9 @@ class CheckEach(Instrument):
                     raise InvariantError(
                         f"{model.name}: the check {name} fails: {type(e).__name__}: {e}", "the pass broke it"
                     ) from e
-                self._warn(p, e)
-
-    def _warn(self, p: Pass, e: Exception) -> None:
-        from onnxopt.pipeline.context import PassContext
-
-        report = PassContext.current().report
-        assert report is not None
-        report.warnings.append(f"after {p.name}: {e}")
+                report = PassContext.current().report
+                assert report is not None
+                report.warnings.append(f"after {p.name}: {e}")
 
 
 class VerifyEach(Instrument):

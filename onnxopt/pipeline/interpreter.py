@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from onnxopt.analysis import types
 from onnxopt.errors import EmissionError, PassError
@@ -83,16 +83,8 @@ class Unchanged(Enum):
     YES = "unchanged"
 
 
-class Place(Protocol):
-    """A position passed to a hook. `match`: for emitting nodes."""
-
-    match: Match
-
-    def is_same(self, result: Any) -> bool:
-        """Whether the result leaves the position unchanged."""
-
-    def replace(self, result: Any, ctx: PassContext) -> None:
-        """Apply the result. Raises EmissionError for an invalid result, Declined if impossible."""
+# A place has a `match` for emitting nodes; `is_same` tells whether the result of a hook leaves the place unchanged, and
+# `replace` applies the result. `replace` raises EmissionError for an invalid result, Declined if impossible.
 
 
 class NodePlace:
@@ -218,6 +210,9 @@ class OutputPlace:
         value.output_count -= 1
         graph.outputs[index] = given
         edge.enter(None)
+
+
+Place = NodePlace | InputPlace | OutputPlace
 
 
 def _results(result: Any) -> tuple[Any, ...]:

@@ -150,7 +150,7 @@ def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
     return "\n".join(lines)
 
 
-def csv(a: ModelStats, b: ModelStats | None) -> str:
+def csv(a: ModelStats, b: ModelStats | None = None) -> str:
     """The same as comma-separated values, in exact numbers: kind, name, value; before and after of two models."""
     import csv as writer
     import io
