@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import click
 from onnxopt.cli.options import library_option, limit_option, load_plugins, plugin_option
 from onnxopt.cli.say import say, say_lines
 from onnxopt.cli.values import NewFile
-from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, any_of, few, unwritable
+from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few, nearest, unwritable
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
@@ -120,34 +121,19 @@ def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
 
     A backend uses a single list for all models.
     """
-    from difflib import get_close_matches
-
     from onnx import defs
 
     present = sorted({node.op for node in model.nodes()})
     for op in ops:
         domain, _, name = op.rpartition("::")
         if op not in present and not defs.has(name, domain):
-            by_lower = {name.lower(): name for name in present}
-            close = [by_lower[name] for name in get_close_matches(op.lower(), by_lower)]
-            hint = f"did you mean {any_of(close)}?" if close else f"it has {', '.join(present)}"
+            hint = nearest(op[:1].upper() + op[1:].lower(), present, f"it has {', '.join(present)}")
             raise UsageError(f"neither the model nor the standard has an operator {op!r}", hint)
 
 
-def _rows(parts: Sequence[Outline]) -> Iterator[tuple[str, ...]]:
-    from collections import Counter
-
-    for part in parts:
-        counts = Counter(node.op for node in part.nodes).most_common()
-        ops = [op if count == 1 else f"{op} ×{count}" for op, count in counts]
-        yield (
-            part.name,
-            str(len(part.nodes)),
-            few(ops),
-            few(part.inputs) or "-",
-            few(part.outputs) or "-",
-            "yes" if part.supported else "no",
-        )
+def _operators(part: Outline) -> str:
+    counts = Counter(node.op for node in part.nodes).most_common()
+    return few([op if count == 1 else f"{op} ×{count}" for op, count in counts])
 
 
 def _print(parts: Sequence[Outline]) -> None:
@@ -163,9 +149,9 @@ def _print(parts: Sequence[Outline]) -> None:
 
 
 def _lines(parts: Sequence[Outline]) -> Iterator[str]:
-    for name, nodes, ops, inputs, outputs, supported in _rows(parts):
-        kind = "supported" if supported == "yes" else "rest"
-        yield f"{name}  {kind}  {counted(int(nodes), 'node')}: {ops}; {inputs} -> {outputs}"
+    for p in parts:
+        kind, nodes = "supported" if p.supported else "rest", counted(len(p.nodes), "node")
+        yield f"{p.name}  {kind}  {nodes}: {_operators(p)}; {few(p.inputs) or '-'} -> {few(p.outputs) or '-'}"
 
 
 def _print_table(parts: Sequence[Outline], summary: str) -> None:
@@ -178,10 +164,10 @@ def _print_table(parts: Sequence[Outline], summary: str) -> None:
 
     ops, names = Column("operators", max_width=20), Column("inputs → outputs")
     made = table(*whole("part"), *figures("nodes"), ops, names, *whole("supported", justify="center"))
-    for (part, nodes, counts, *_), p in zip(_rows(parts), parts, strict=True):
+    for p in parts:
         ends = [*_few(p.inputs), *_few([f"→ {name}" for name in p.outputs])]
         mark, style = ("✓", "") if p.supported else ("", "dim")
-        made.add_row(part, nodes, Text(counts), Group(*map(Name, ends)), mark, style=style)
+        made.add_row(p.name, str(len(p.nodes)), Text(_operators(p)), Group(*map(Name, ends)), mark, style=style)
     show(Fitting([made], least=24, otherwise=Text("\n".join(map(line, _lines(parts))))), summary)
 
 

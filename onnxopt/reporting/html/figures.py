@@ -10,7 +10,7 @@ from onnxopt.plaintext import cleaned, counted
 from onnxopt.reporting.html.markup import Markup, join, link, panel, table, tag
 from onnxopt.reporting.plain import change, left_out, pass_hits, statistics, summary, verdict, warnings
 
-Row = tuple[str, int] | tuple[str, int, int]  # an operator, and how often each model has it
+Row = tuple[Any, ...]  # an operator, and how often each model has it
 
 _MAX_OPERATORS: Final = 14  # operators that changed, before the rest is folded
 
@@ -20,13 +20,14 @@ def operators(data: dict[str, Any]) -> Markup:
 
     For a single model, its counts.
     """
-    if len(data["stats"]) == 1:
-        return _counts(data["stats"][0]["operators"])
-    before, after = (s["operators"] for s in data["stats"])
-    rows = [(op, before.get(op, 0), after.get(op, 0)) for op in {**before, **after}]
-    widest = max([1, *before.values(), *after.values()])
-    changed = sorted((r for r in rows if r[1] != r[2]), key=lambda r: (-abs(r[2] - r[1]), r[0]))
-    same = sorted((r for r in rows if r[1] == r[2]), key=lambda r: (-r[1], r[0]))
+    counts = [stats["operators"] for stats in data["stats"]]
+    widest = max([1, *(n for of_a_model in counts for n in of_a_model.values())])
+    rows: list[Row] = [(op, *(found.get(op, 0) for found in counts)) for op in {**counts[0], **counts[-1]}]
+    changed = sorted((r for r in rows if r[1] != r[-1]), key=lambda r: (-abs(r[-1] - r[1]), r[0]))
+    same = sorted((r for r in rows if r[1] == r[-1]), key=lambda r: (-r[1], r[0]))
+    if len(counts) == 1:
+        bars = _bars(same, widest) if same else tag("p", "None.", class_="none")
+        return panel("Operators", None, bars, id="operators")
     none = tag("p", "No operator changed its count.", class_="none")
     return panel(
         "Operators",
@@ -35,12 +36,6 @@ def operators(data: dict[str, Any]) -> Markup:
         tag("details", tag("summary", f"{len(same)} unchanged"), _counted(same, widest)) if same else None,
         id="operators",
     )
-
-
-def _counts(operators: dict[str, int]) -> Markup:
-    counts = sorted(operators.items(), key=lambda r: (-r[1], r[0]))
-    bars = _bars(counts, max([1, *operators.values()])) if counts else tag("p", "None.", class_="none")
-    return panel("Operators", None, bars, id="operators")
 
 
 def _bars(rows: Sequence[Row], widest: int, what: str = "") -> Markup:
