@@ -232,13 +232,9 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: Verif
 class Evidence:
     """Summary of an output for judging the cases, a few bytes in size, as outputs are not kept."""
 
-    empty: bool
-    nan: bool  # NaN or infinite everywhere
-    some_nan: bool
-    zero: bool
-    uniform: bool  # a single number everywhere
-    shape: tuple[int, ...]
-    digest: int
+    said: str  # why the output proves nothing, or ""
+    is_uniform: bool = False  # a single number everywhere
+    digest: tuple[int, ...] | None = None  # of shape and elements; None with NaN
 
 
 def evidence(value: Any) -> Evidence | None:
@@ -246,18 +242,17 @@ def evidence(value: Any) -> Evidence | None:
     if not isinstance(value, np.ndarray) or element_kind(value) not in "fiub":
         return None
     if not value.size:
-        return Evidence(True, False, False, False, False, value.shape, 0)
-    is_float = element_kind(value) == "f"
-    return Evidence(
-        False,
-        is_float and not np.isfinite(value).any(),
-        is_float and bool(np.isnan(value).any()),
-        not value.any(),
-        value.size > 1 and all(bool((part == value.flat[0]).all()) for part in (value.reshape(-1)[:_PREFIX], value)),
-        value.shape,
-        # Via bytes, as a float of 8 bits has no buffer.
-        zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data),
-    )
+        return Evidence("is empty")
+    if not value.any():
+        return Evidence("is all zero")
+    if element_kind(value) == "f" and not np.isfinite(value).any():
+        return Evidence("is all NaN or infinite")
+    is_uniform = all(bool((part == value.flat[0]).all()) for part in (value.reshape(-1)[:_PREFIX], value))
+    if element_kind(value) == "f" and np.isnan(value).any():
+        return Evidence("")
+    # Via bytes, as a float of 8 bits has no buffer.
+    digest = zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return Evidence("", is_uniform and value.size > 1, (*value.shape, digest))
 
 
 def is_blank(value: Any) -> bool:
@@ -300,16 +295,12 @@ def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
     found = [e for e in runs if e is not None]
     if not found or len(found) < len(runs):
         return ""
-    for flag, said in (("empty", "is empty"), ("nan", "is all NaN or infinite"), ("zero", "is all zero")):
-        if all(getattr(e, flag) for e in found):
-            return said
-    return "" if fixed else _sameness(found)
-
-
-def _sameness(found: Sequence[Evidence]) -> str:
+    first = found[0]
+    if first.said or fixed or any(e != first for e in found):
+        return first.said if all(e == first for e in found) else ""
     if len(found) == 1:
-        return "is one number everywhere" if found[0].uniform else ""
-    return "does not depend on the inputs" if len(set(found)) == 1 and not found[0].some_nan else ""
+        return "is one number everywhere" if first.is_uniform else ""
+    return "does not depend on the inputs" if first.digest else ""
 
 
 def differ(a: list[Any], b: list[Any]) -> bool:
