@@ -14,16 +14,7 @@ from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED
 from onnxopt.verification.case_runner import CaseRunner, died_of
 from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
-from onnxopt.verification.job import (
-    BATCHES,
-    COMPARE,
-    JUST_LOAD,
-    LOAD,
-    OPTIMIZED,
-    RELEASE,
-    Answer,
-    Submission,
-)
+from onnxopt.verification.job import BATCHES, COMPARE, JUST_LOAD, LOAD, OPTIMIZED, RELEASE, Answer, Submission
 from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT

@@ -15,7 +15,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_CODE, TYPES
-from onnxopt.proto.messages import tensor_bytes, tensor_to_array
+from onnxopt.proto.messages import tensor_bytes, tensor_to_array, tensor_type
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, missing
 from onnxopt.verification.inputs.feeding import Data, Read, read_array
@@ -23,13 +23,7 @@ from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
 from onnxopt.verification.inputs.sizes import Sizes, sums
 from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
-from onnxopt.verification.model.decisions import (
-    MAY_DECIDE,
-    Changing,
-    Deciding,
-    is_fixed,
-    is_random_model,
-)
+from onnxopt.verification.model.decisions import MAY_DECIDE, Changing, Deciding, is_random_model
 from onnxopt.verification.model.nodes import int_of, operators_of
 from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS, having
 from onnxopt.verification.model.skeleton import Skeleton
@@ -179,15 +173,13 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
         return InputSpec(name, "", why=f"input `{name}` is {'complex' if known else 'of unknown type'}")
     use = found.get(name, NO_USE)
     bound, compared = (use.bound, use.decisive) if known.kind in "iu" else (None, ())
-    return InputSpec(name, known.name, _declared(name, tensor), bound=bound, use=use, compared=compared)
+    return InputSpec(name, known.name, _declared(name, kind), bound=bound, use=use, compared=compared)
 
 
-def _declared(name: str, tensor: TypeProto.Tensor) -> tuple[int | str, ...]:
+def _declared(name: str, kind: TypeProto) -> tuple[int | str, ...]:
     """Return the shape of an input, with a name for each unknown dim, and of two dims for an unknown rank."""
-    if not tensor.HasField("shape"):
-        return f"{name}[0]", f"{name}[1]"
-    dims = enumerate(tensor.shape.dim)
-    return tuple(d.dim_value if is_fixed(d) else d.dim_param or f"{name}[{i}]" for i, d in dims)
+    dims = tensor_type(kind)[1]
+    return tuple(f"{name}[{i}]" if d is None else d for i, d in enumerate((None, None) if dims is None else dims))
 
 
 # -- the optimizer's own cases ----------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
+from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.uses import Uses
 from onnxopt.verification.model.dataflow import Forward
@@ -44,7 +45,7 @@ def sums(graph: GraphProto) -> frozenset[str]:
     Forms: `past + new`, and `past + Max(0, new - 4)` for a layer with a sliding window.
     """
     found = set[str]()
-    for dim in (d for info in graph.output for d in _dims(info)):
+    for dim in (d for info in graph.output for d in tensor_type(info.type)[1] or () if isinstance(d, str)):
         while (shorter := re.sub(_INNERMOST, "", dim)) != dim:
             dim = shorter
         terms = dim.split(" + ")
@@ -159,10 +160,6 @@ def _weight(call: Call) -> tuple[int, int, int]:
     if call.node.op_type == "Gemm":
         return WEIGHTS["Gemm"][0], int(not call.number("transA")), int(bool(call.number("transB")))
     return WEIGHTS[call.node.op_type]
-
-
-def _dims(info: ValueInfoProto) -> list[str]:
-    return [d.dim_param for d in info.type.tensor_type.shape.dim]
 
 
 # -- numbers in one of two models -------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.proto.element_types import TYPES
+from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.nodes import numbers as numbers_of
@@ -132,7 +133,7 @@ class Uses(Forward[_Trace]):
         self.graph = graph
         self.found: defaultdict[str, Use] = defaultdict(Use)  # by input
         self.tables: dict[str, list[tuple[TensorProto, int]]] = {}  # {input: [(indexed constant, row minus input)]}
-        self._shapes = {i.name: _dims(i) for i in graph.input}
+        self._shapes = {i.name: [*(tensor_type(i.type)[1] or ())] for i in graph.input}
         listed = {t.name for t in graph.initializer}
         for i in graph.input:
             if i.name not in listed:
@@ -302,15 +303,15 @@ class Uses(Forward[_Trace]):
                 self.tables.setdefault(name, []).append((self.constants[node.input[0]], int(term)))
         self._index_rows(trace, rows)
 
-    def _index_rows(self, trace: _Trace, rows: int | str) -> None:
+    def _index_rows(self, trace: _Trace, rows: int | str | None) -> None:
         for name, a, b, _ in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
                 self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
                 self._add(name, "rows", [rows - int(b)])
 
-    def _rows(self, node: NodeProto, k: int, axis: int) -> int | str:
-        """Return the size of the axis that operand `k` indexes, 1 more for a length; 0 if unknown."""
+    def _rows(self, node: NodeProto, k: int, axis: int) -> int | str | None:
+        """Return the size of the axis that operand `k` indexes, 1 more for a length; 0 or None if unknown."""
         shape = self._shape(node.input[0])
         rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
         return rows + (operator(node.op_type).role(k) == LENGTH) if isinstance(rows, int) and rows else rows
@@ -330,7 +331,7 @@ class Uses(Forward[_Trace]):
 
     # -- known values ------------------------------------------------------------------------------------
 
-    def _shape(self, name: str) -> Sequence[int | str]:
+    def _shape(self, name: str) -> Sequence[int | str | None]:
         if name in self._shapes:
             return self._shapes[name]
         return tuple(self.constants[name].dims) if name in self.constants else ()
@@ -380,8 +381,3 @@ def _step(kind: str, k: int, other: Sequence[float]) -> tuple[float, float] | No
     if not c or (kind == "Div" and k):
         return None
     return (c if kind == "Mul" else 1 / c), 0.0
-
-
-def _dims(info: Any) -> Sequence[int | str]:
-    dims = info.type.tensor_type.shape.dim
-    return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import or_
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.proto.element_types import TYPES
+from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import STANDARD_BODIES, Forward, carried
 from onnxopt.verification.model.nodes import (
     Functions,
@@ -24,16 +25,7 @@ from onnxopt.verification.model.nodes import (
     operator_of,
     reads_of,
 )
-from onnxopt.verification.model.operators import (
-    END,
-    GIVE_OTHERS,
-    MEASURING,
-    SIZE,
-    STANDARD,
-    having,
-    operands,
-    operator,
-)
+from onnxopt.verification.model.operators import END, GIVE_OTHERS, MEASURING, SIZE, STANDARD, having, operands, operator
 
 if TYPE_CHECKING:
     from onnxopt.verification.model.facts import Facts
@@ -103,8 +95,9 @@ class Changing(Forward[int]):
         self._single: Collection[str] = facts.single if facts is not None else ()
         self._truths: Mapping[str, Collection[bool]] = facts.truths if facts is not None else {}
         for i in graph.input:
-            is_sized = _has_shape(i) and all(map(is_fixed, i.type.tensor_type.shape.dim))
-            self.facts[i.name] = ELEMENTS | (0 if is_sized else SIZES) | (0 if _has_shape(i) else RANK)
+            shape = tensor_type(i.type)[1]
+            is_sized = shape is not None and all(isinstance(d, int) for d in shape)
+            self.facts[i.name] = ELEMENTS | (0 if is_sized else SIZES) | (RANK if shape is None else 0)
         self.walk(graph)
 
     @property
@@ -189,15 +182,6 @@ def _is_known(node: NodeProto) -> bool:
     if node.op_type == "Squeeze" and len(node.input) < 2 and not node.attribute:
         return False  # squeezes all axes of size 1: the rank depends on sizes
     return "open" not in operator(node.op_type, node.domain).traits
-
-
-def is_fixed(dim: Any) -> bool:
-    """Return whether a dim is a number. Some exporters write -1 for a dynamic dim."""
-    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
-
-
-def _has_shape(given: ValueInfoProto) -> bool:
-    return bool(given.type.HasField("tensor_type") and given.type.tensor_type.HasField("shape"))
 
 
 # -- decisions --------------------------------------------------------------------------------------------

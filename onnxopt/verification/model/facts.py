@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
-from onnxopt.verification.model.decisions import Changing, is_fixed
+from onnxopt.proto.messages import tensor_type
+from onnxopt.verification.model.decisions import Changing
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
 from onnxopt.verification.model.ranges import ANY, Range, Ranges, common, joined, of_type
@@ -64,7 +65,7 @@ class Facts(Ranges):
         super().__init__(functions)
         self.truths: dict[str, set[bool]] = {}
         self._seen: dict[str, set[float | Shape]] = {}  # numbers and vectors of a value; NaN for further values
-        self._types: dict[str, TypeProto.Tensor] = {}
+        self._types: dict[str, tuple[int, Sequence[int | str | None] | None]] = {}  # element type and shape
         self._makers: dict[str, NodeProto] = {}
         self.analyse(graph)
 
@@ -78,7 +79,7 @@ class Facts(Ranges):
         for name in (*(o for node in graph.node for o in node.output), *(i.name for i in infos)):
             self._types.pop(name, None)  # the name may denote a value of a sibling body
             self._makers.pop(name, None)
-        self._types.update((i.name, i.type.tensor_type) for i in infos)
+        self._types.update((i.name, tensor_type(i.type)) for i in infos)
         super().walk(graph)
 
     def _set(self, names: Iterable[str], facts: Iterable[Range | None]) -> None:
@@ -129,11 +130,10 @@ class Facts(Ranges):
     def _known(self, name: str) -> Known:
         if name in self.constants:
             return Known(tuple(self.constants[name].dims), tuple(self._integers(name) or ()) or None)
-        kind = self._types.get(name)
-        if kind is None or not kind.HasField("shape"):
+        dims = self._types.get(name, (0, None))[1]
+        if dims is None:
             return Known()
-        shape = tuple(d.dim_value if is_fixed(d) else UNKNOWN for d in kind.shape.dim)
-        return Known(shape, self._range(name).elements or None)
+        return Known(tuple(d if isinstance(d, int) else UNKNOWN for d in dims), self._range(name).elements or None)
 
     def _integers(self, name: str) -> list[int] | None:
         """Return the elements of a small constant tensor, else None."""
@@ -205,7 +205,7 @@ class Facts(Ranges):
     def _held(self, node: NodeProto, name: str, fact: Range) -> Range | None:
         """Return the bounds of computed numbers, from a range without rounding and overflow."""
         op = node.op_type if node.domain in STANDARD else ""
-        kind = BY_CODE.get(self._types[name].elem_type) if name in self._types else None
+        kind = BY_CODE.get(self._types[name][0]) if name in self._types else None
         whole = of_type(kind.code) if kind is not None else None
         if op in MEASURING:
             return Range(0.0, _MOST_ELEMENTS, True, False)
@@ -304,8 +304,7 @@ def always_empty(path: Path) -> set[str]:
             dim.ClearField("dim_value")
     model = _inferred(proto)
     nothing = _stacking_nothing(model)
-    dims = {o.name: o.type.tensor_type.shape.dim for o in model.graph.output}
-    return {name for name in dims if name in nothing or any(is_fixed(d) and not d.dim_value for d in dims[name])}
+    return {o.name for o in model.graph.output if o.name in nothing or 0 in (tensor_type(o.type)[1] or ())}
 
 
 def _stacking_nothing(model: ModelProto) -> set[str]:

@@ -15,6 +15,7 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
+from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import few
 from onnxopt.verification.model.operators import OPERATORS, STANDARD, WEIGHTS, WINDOWED, having
@@ -122,11 +123,9 @@ def shapes_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dic
     """Return the facts about values in terms of numbers and input symbols, as far as known."""
     found = Shapes(functions)
     for i in graph.input:
-        dims = i.type.tensor_type.shape.dim
-        if i.type.tensor_type.HasField("shape"):
-            found.facts[i.name] = Known(
-                tuple(d.dim_param or (d.dim_value if d.HasField("dim_value") else UNKNOWN) for d in dims)
-            )
+        dims = tensor_type(i.type)[1]
+        if dims is not None:
+            found.facts[i.name] = Known(tuple(UNKNOWN if d is None else d for d in dims))
     found.walk(graph)
     return found.facts
 
