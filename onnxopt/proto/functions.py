@@ -48,22 +48,6 @@ def refuse_explosion(proto: ModelProto, name: object) -> None:
         _check(f"function {_label(largest)}, with others that the graph calls,", nodes, 0, name)
 
 
-def copy_given_out(model: ModelProto) -> None:
-    """Give out a copy of each input that a function gives out as it is: onnx's inliner loses such a result."""
-    for function in model.functions:
-        made = {name for node in function.node for name in node.output}
-        for i, name in enumerate(function.output):
-            if name in function.input:
-                copy = f"{name}_out"
-                while copy in made or copy in function.input:
-                    copy += "_"
-                made.add(copy)
-                function.node.add(op_type="Identity", input=[name], output=[copy])
-                function.output[i] = copy
-                if not any(o.domain in DEFAULT_DOMAINS for o in function.opset_import):
-                    function.opset_import.extend(o for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
-
-
 def _check(who: str, nodes: int, depth: int, name: object) -> None:
     if nodes > _MAX_NODES:
         raise ModelError(f"{name}: {who} stands for {nodes:,} nodes, more than {_MAX_NODES:,}", _HINT)

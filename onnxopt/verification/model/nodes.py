@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
@@ -11,7 +10,6 @@ from typing import Any, Final
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import FLOATS, INTEGERS
-from onnxopt.proto.functions import copy_given_out, refuse_explosion
 from onnxopt.proto.messages import tensor_to_array
 from onnxopt.verification.model.operators import WITH_BODIES
 
@@ -232,27 +230,3 @@ def is_part(node: NodeProto) -> bool:
 def holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
     """Return whether a node, or a node in its bodies, satisfies `is_one` or calls one of `functions`."""
     return any(is_one(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
-
-
-def inline(model: ModelProto) -> None:
-    """Inline all calls of functions in place, if onnx's inliner preserves the model's meaning.
-
-    The inliner drops default values of attributes, and keeps functions of a different opset.
-    """
-    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    if not functions:
-        return
-    for node in inside((*model.graph.node, *(n for f in model.functions for n in f.node))):
-        called = functions.get((node.domain, node.op_type, node.overload))
-        if called is None:
-            continue
-        given = {a.name for a in node.attribute}
-        if not given.issuperset(called.attribute):
-            return
-        node.attribute.extend(a for a in called.attribute_proto if a.name not in given)
-    with contextlib.suppress(Exception):  # the calls stay
-        from onnx.inliner import inline_local_functions
-
-        refuse_explosion(model, "")
-        copy_given_out(model)
-        model.CopyFrom(inline_local_functions(model, False))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxopt.errors import ModelError
+from onnxopt.proto.functions import inlined
 from onnxopt.proto.messages import body_graphs, tensor_to_array
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.model.nodes import (
@@ -15,7 +19,6 @@ from onnxopt.verification.model.nodes import (
     domain_of,
     first_of,
     in_order,
-    inline,
     inside,
     operator_names,
     reads_of,
@@ -179,7 +182,8 @@ def views(options: VerifyOptions) -> tuple[View | None, View | None]:
 
     def as_compared(model: ModelProto) -> None:
         if options.dtype:  # what is rounded inside a function is rounded where the function is called
-            inline(model)
+            with contextlib.suppress(ModelError):  # too large: the calls stay
+                inlined(model, Path())
         if options.rename:
             rename(model.graph, options.original_names)
 
