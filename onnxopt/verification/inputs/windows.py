@@ -173,7 +173,7 @@ class _Needs:
                 self.walk(body)
             function = self._functions.get((node.domain, node.op_type)) if self._depth < MAX_CALL_DEPTH else None
             for name, fact in self._call(function, node) if function is not None else self._before(node, need):
-                self.facts[name] = fact.joined(self.facts.get(name, fact))
+                self.facts[name] = self.facts.get(name, fact).joined(fact)
 
     def _call(self, function: FunctionProto, node: NodeProto) -> Iterator[tuple[str, _Need]]:
         inner, given = _Needs(self._functions.values(), self._depth + 1), dict(zip(function.input, node.input))
