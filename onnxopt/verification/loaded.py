@@ -57,8 +57,7 @@ class Loaded(Original):
         self.b: Any = None  # engine of the result
         self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
         self._look: Look | None = None
-        self._read_files: dict[int, Side] = {}  # files (0: original, 1: result), for `of_both` and `_program`
-        self._programs: dict[int, Program] = {}  # see `_program`
+        self._sides: dict[int, Side] = {}  # files read (0: original, 1: result)
         self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
         self._is_computed = False  # whether the result calls references in Python
         self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
@@ -200,13 +199,13 @@ class Loaded(Original):
         plan = self.planned
         if not self._is_changed:
             with contextlib.suppress(*UNSEEN):  # reported when asked
-                side = self._side(0)
+                side = self.side(0)
                 _ = side.limits if plan.symbols else None
                 _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
                 if plan.hides or may_hide(plan, sizes):
                     from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
 
-                    self._program(0)
+                    _ = side.program
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.
@@ -215,7 +214,7 @@ class Loaded(Original):
         """
         try:
             known = Run(self.work, self.base or {}) if self.planned.symbols else None
-            both = of_both(self.planned, self._side(0), self._side(1), _WORK, known)
+            both = of_both(self.planned, self.side(0), self.side(1), _WORK, known)
         except UNSEEN:
             return []
         is_alike = both.inputs == self.planned.inputs
@@ -234,8 +233,7 @@ class Loaded(Original):
     def release(self) -> None:
         """Drop the result: on systems without renaming of mapped files, the writer waits for the release."""
         self.b = self._look = self._unrun = None
-        self._read_files.pop(1, None)
-        self._programs.pop(1, None)
+        self._sides.pop(1, None)
 
     # -- files ----------------------------------------------------------------------------------------------
 
@@ -247,7 +245,7 @@ class Loaded(Original):
         skeleton = Skeleton(self.paths[0], views(self.options)[0])
         side = Side(skeleton)
         if not (self.runtime.references or skeleton.left_outside):
-            self._read_files[0] = side
+            self._sides[0] = side
         ask = (skeleton.proto, skeleton.values, self.options)
         try:
             return own_cases(*ask, override=self.override, stepwise=self.figures, uses=side.uses)
@@ -259,43 +257,31 @@ class Loaded(Original):
         """Whether `Look` changes its own copies of both files."""
         return self.planned.random or bool(self.options.dtype)
 
-    def _side(self, which: int) -> Side:
-        """Return a file for `of_both`, read once unless `Look` changes the files. Raises `UNSEEN`."""
+    def side(self, which: int) -> Side:
+        """Return a file, read once: as `Look` changed it, or of an engine in segments. Raises `UNSEEN`."""
         from onnxopt.verification.programs.foreign import read_skeleton
 
         if which == 1 and self.steps:
             raise Refused("there are several files in place of a result")
         if self._is_changed:
-            look = self.looked()
-            return Side((look.a, look.b)[which].program.skeleton)
-        side, segments = self._read_files.get(which), self._in_segments(which)
-        if segments is not None and (side is None or side.skeleton is not segments.skeleton):
-            side = Side(segments.skeleton)
+            program: Program | None = (self.looked().a, self.looked().b)[which].program
+        else:
+            program = getattr((self.engine, self.b)[which], "program", None)
+        side = self._sides.get(which)
+        if program is not None and (side is None or side.skeleton is not program.skeleton):
+            side = Side(program.skeleton, program)
         elif side is None:
             ask = (self._foreign, self.runtime, views(self.options)[which])
             side = Side(read_skeleton(self.paths[which], *ask))
-        self._read_files[which] = side
+        self._sides[which] = side
         return side
-
-    def _in_segments(self, which: int) -> Program | None:
-        """Return the program of an engine in segments, else None."""
-        found: Program | None = getattr((self.engine, self.b)[which], "program", None)
-        return found
-
-    def _program(self, which: int) -> Program:
-        """Return the program of a file: of the engine in segments, or read once. Raises `UNSEEN`."""
-        from onnxopt.verification.programs.program import Program
-
-        if which not in self._programs:
-            self._programs[which] = self._in_segments(which) or Program(self._side(which).skeleton)
-        return self._programs[which]
 
     def looked(self) -> Look:
         """Return the `Look` into both files, made on first use."""
         if self._look is None:
             from onnxopt.verification.look import Look
 
-            programs = [] if self._is_changed else [self._program(0), self._program(1)]
+            programs = [] if self._is_changed else [self.side(0).program, self.side(1).program]
             self._look = Look(
                 self.paths,
                 self.options,

@@ -91,13 +91,13 @@ class Look:
         round_results(skeleton.proto, self.held, CODES[dtype])
         self.b = self.b.inside(Program(skeleton))
 
-    def pieces(self, cases: Sequence[Case], *, fine: bool = False, digits: bool = False) -> tuple[Pieces, list[Place]]:
+    def pieces(self, cases: Sequence[Case], **how: bool) -> tuple[Pieces, list[Place]]:
         """Compare the second file with the first on the cases' inputs. Returns (pieces, places of faults).
 
-        fine, digits: see `Replay`.
+        how: `fine` and `digits` of `Replay`.
         """
         feeds = self._complete([case.feeds for case in cases])
-        return self._held(self.a, self.b, cases, feeds, fine=fine, digits=digits)
+        return self._held(self.a, self.b, cases, feeds, **how)
 
     def as_taken(self, cases: Sequence[Case], most: int) -> Pieces | None:
         """Compare, at most `most` cases at once, with taken branches in place of Ifs present in only one of the two.
@@ -130,13 +130,10 @@ class Look:
         b: Runner,
         cases: Sequence[Case],
         feeds: Sequence[dict[str, Any]],
-        *,
-        fine: bool = False,
-        digits: bool = False,
+        **how: bool,
     ) -> tuple[Pieces, list[Place]]:
         """Compare two programs, of the files or with branches in place of Ifs. Returns (pieces, places of faults)."""
-        how: dict[str, Any] = {"memory": self.options.memory, "seed": self.options.seed, "dtype": self.options.dtype}
-        walk = Walk(a, b, feeds, types_of(feeds[0]), held=self.held, fine=fine, digits=digits, **how).run()
+        walk = self._walked(a, b, feeds, held=self.held, dtype=self.options.dtype, **how)
         pieces, names = walk.pieces, [case.name for case in cases]
         pieces.cases, pieces.untaken = names, untaken(walk)
         places = [place for fault in walk.faults for place in self._places(walk, fault, names, "main")]
@@ -170,7 +167,7 @@ class Look:
         """Return, in words, values with changed bounds that differ beyond the bounds, where no case reaches."""
         if not have_other_points(self.a.program, self.b.program):
             return []
-        walk = self._walked(self.a, self.b, [case])
+        walk = self._walked(self.a, self.b, self._complete([case.feeds]))
         return [f"`{v}` has other bounds, and differs beyond the bounds that a case reaches" for v in unreached(walk)]
 
     def rounded(self, cases: Sequence[Case]) -> list[str]:
@@ -181,15 +178,15 @@ class Look:
         files = zip(self.paths, views(self.options))
         skeletons = (with_roundings(read_skeleton(path, self.foreign, self.a.runtime, view)) for path, view in files)
         a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
-        walk = self._walked(a, b, cases)
+        walk = self._walked(a, b, self._complete([case.feeds for case in cases]))
         # Narrow values of A are rounded as well. A larger loss in either is not compared, unless nothing is left.
         faults = ((name_in_file(fault.value), fault.found.note) for fault in walk.faults)
         names = [name for name, note in faults if note or walk.replay.kind(name) == "tensor(float)"][:1]
         return [f"`{v}` differs where float16 is rounded, which this runtime computes in float32" for v in names]
 
-    def _walked(self, a: Runner, b: Runner, cases: Sequence[Case]) -> Walk:
-        feeds = self._complete([case.feeds for case in cases])
-        return Walk(a, b, feeds, types_of(feeds[0]), memory=self.options.memory, seed=self.options.seed).run()
+    def _walked(self, a: Runner, b: Runner, feeds: Sequence[Mapping[str, Any]], **how: Any) -> Walk:
+        how |= {"memory": self.options.memory, "seed": self.options.seed}
+        return Walk(a, b, feeds, types_of(feeds[0]), **how).run()
 
     def is_alike(self) -> bool:
         """Return whether equal operators on equal inputs and constants compute all outputs, according to the files."""

@@ -49,12 +49,9 @@ def _walked(part: Counterpart, turn: int) -> Walk | None:
             outer.replay.runner.inside(b),
             known,
             _types(outer, nodes, (a, b), known[0]),
-            memory=outer.memory,
-            seed=outer.seed,
-            held=outer.held,
-            dtype=outer.dtype,
-            outputs=_outputs(outer, nodes, (a, b)) if part.outputs is None else part.outputs,
-            enclosing=part.enclosing,
+            _outputs(outer, nodes, (a, b)) if part.outputs is None else part.outputs,
+            part.enclosing,
+            **outer.how,
         )
         walk.run()
     except (_Unknown, Failed, KeyError, ValueError):  # or released, or a type impossible as an input
@@ -105,7 +102,7 @@ def _given(outer: Walk, nodes: Nodes, programs: Programs, turn: int, case: int) 
     for node, body, of in zip(nodes, programs, (_of_a, _of_b)):
         value = functools.partial(of, outer, case)
         names = [i.name for i in body.graph.input]
-        given = _turn(node, value, turn, outer.seed) if names else []
+        given = _turn(node, value, turn, outer.replay.seed) if names else []
         if len(given) != len(names):
             raise _Unknown
         for name, one in (*zip(names, given), *((name, value(name)) for name in body.given.difference(names))):

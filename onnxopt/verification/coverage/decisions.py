@@ -99,7 +99,7 @@ def _others(cone: Cone, known: Known, name: str) -> Iterator[Known]:
     """Yield other results of a decision: booleans equal in all cases negated, and indices of all rows of a table."""
     value, kind = known[name], element_kind(known[name])
     if kind == "b" and (fixed := _fixed(tensors(cone.walk, name), value)).any():
-        rng = Draws(cone.walk.seed, name)
+        rng = Draws(cone.walk.replay.seed, name)
         for mask in (fixed, *(fixed & rng.flags(value.shape) for _ in range(_MAX_MASKS))):
             yield {name: np.asarray(value ^ mask)}
     rows = _rows(cone, name) if kind == "i" and value.size else ()

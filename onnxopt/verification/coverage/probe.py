@@ -54,7 +54,7 @@ def beyond(
     shows as a difference. flip: negate booleans too, if both programs read all.
     """
     free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
-    floats = _far(free, points, factors, Draws(cone.walk.seed, cone.original)) if free else ()
+    floats = _far(free, points, factors, Draws(cone.walk.replay.seed, cone.original)) if free else ()
     every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
     every += _flipped(cone, known) if flip else []
     takes_turns = any(cone.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in cone.nodes)
@@ -119,7 +119,7 @@ def _compared(integers: Known, free: Collection[str], points: Sequence[float]) -
 
 def filled(cone: Cone, known: Known, factor: float) -> Iterator[Known]:
     """Yield random numbers in place of blank values, multiplied by `factor` against cutoffs, with and without sign."""
-    rng = Draws(cone.walk.seed, cone.original)
+    rng = Draws(cone.walk.replay.seed, cone.original)
     for positive in (False, True):
         yield {name: _filled(known[name], rng, factor, positive=positive) for name in sorted(known)}
 
@@ -175,7 +175,7 @@ def _permuted(value: Any, rng: Draws) -> Any:
 def _streams(cone: Cone, known: Known, most: int) -> Iterator[Draws]:
     """Yield random streams, one per sample: at most `most`, fewer for more elements, none without movable values."""
     count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
-    return (Draws(cone.walk.seed, cone.original, k) for k in range(count if _movable(known) else 0))
+    return (Draws(cone.walk.replay.seed, cone.original, k) for k in range(count if _movable(known) else 0))
 
 
 # -- possible values ------------------------------------------------------------------------------------
@@ -272,5 +272,5 @@ def by_noise(cone: Cone, replay: Replay) -> bool:
     if agrees or any(d.note for d in differences):
         return agrees
     jumps = {original: replay.unexplained(value, cone.fed, share)}
-    noise = noise_of(replay.original, [original], cone.fed_of_a, walk.seed, walk.dtype, jumps)
+    noise = noise_of(replay.original, [original], cone.fed_of_a, walk.replay.seed, walk.replay.dtype, jumps)
     return is_rounding(replay, value, differences, noise.get(original, ()), cone.fed, cone.fed_of_a, share)

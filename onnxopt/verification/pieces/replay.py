@@ -66,7 +66,7 @@ class Replay:
     dtype: str = ""
     fine: bool = False  # compare each channel of float32 too
     digits: bool = False  # report values with few digits in the narrower type, otherwise compared as rounded
-    memory: int = 2 << 30  # bytes for weights and values
+    memory: int = 2 << 30  # bytes for weights and values of both
     seed: int = 0
     views: dict[str, View] = field(default_factory=dict)  # layout in B of values with a different shape or axis order
     # A's results from rounded inputs, if B was fed rounded numbers.

@@ -44,30 +44,21 @@ class Walk:
         b: Runner,
         cases: Sequence[Mapping[str, Any]],
         given: Mapping[str, str],
-        *,
-        memory: int = 2 << 30,
-        seed: int = 0,
-        held: Mapping[str, str] | None = None,
-        dtype: str = "",
         outputs: Sequence[tuple[str, str]] | None = None,
         enclosing: Enclosing | None = None,
-        fine: bool = False,
-        digits: bool = False,
+        **how: Any,
     ) -> None:
         """Prepare without running.
 
-        cases: values of fed names, by case; given: their types as written by onnxruntime; memory: bytes for weights and
-        values; held: types of values B may hold in the narrower `dtype`; outputs: see `Pairs`; enclosing: position of a
-        body; fine, digits: see `Replay`.
+        cases: values of fed names, by case; given: their types as written by onnxruntime; outputs: see `Pairs`;
+        enclosing: position of a body; how: settings of `Replay`.
         """
         self.a, self.b, self.runner = a.program, b.program, a
-        self.memory, self.seed = memory, seed
         self.original = Stream(a, cases, given)
-        self.held, self.dtype, self.enclosing = held or {}, dtype, enclosing
+        self.enclosing, self.how = enclosing, how
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
-        of_both = b.telling(self.original.told), self.original, self.pairs
-        self.replay = Replay(*of_both, self.held, dtype, fine=fine, digits=digits, memory=memory, seed=seed)
+        self.replay = Replay(b.telling(self.original.told), self.original, self.pairs, **how)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)  # cutpoints and reported faults
         self.fed: set[str] = set(given)  # cutpoints from which pieces start
@@ -85,7 +76,9 @@ class Walk:
 
     def run(self) -> Walk:
         """Compare, and return the walk. Raises Failed if A fails."""
-        for nodes in self.original.run_all(self.memory // 4, lambda n: self.needs.observed(self.a.made(n), n[-1])):
+        for nodes in self.original.run_all(
+            self.replay.memory // 4, lambda n: self.needs.observed(self.a.made(n), n[-1])
+        ):
             last = nodes[-1] + 1 == len(self.a.nodes)
             self._settle(list(self.pairs.made_from(self.a.made(nodes))), last)
             if not last:
@@ -363,9 +356,9 @@ class Walk:
         of = self.pairs.of
         fed_of_a = self.fed_of_a if fed is self.fed else self.fed_of_a.union(of.get(v, v) for v in fed - self.fed)
         found = paths(self.a, [of[v] for v in wanted], fed_of_a, self.original.types)
-        if not self.held:
+        if not self.replay.held:
             return {v: found[of[v]] for v in wanted}
-        theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in the narrower type as requested
+        theirs = paths(self.b, wanted, fed, self.replay.held, casts=True)  # B may compute in the narrower type
         return {v: found[of[v]].joined(theirs[v]) for v in wanted}
 
     def noise(self, wanted: Sequence[str], times: float = NOISE) -> dict[str, list[Difference]]:
@@ -381,7 +374,8 @@ class Walk:
         def explains(name: str, noise: list[Difference]) -> bool:
             return name in differ and all(d.explained(n, times) for d, n in zip(differ[name], noise))
 
-        found = noise_of(self.original, [of[v] for v in wanted], self.fed_of_a, self.seed, self.dtype, left, explains)
+        how = self.replay.seed, self.replay.dtype
+        found = noise_of(self.original, [of[v] for v in wanted], self.fed_of_a, *how, left, explains)
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _report_fault(self, blocked: Sequence[str]) -> bool:
