@@ -390,7 +390,7 @@ REGIONS = {
     "slices-to-split": (slices, slices, columns),
     "parts-of-concat": (joined,),
     "stacks-to-split": (stacked, stacked, stacks),
-    "axes-before-split": (axes_of_parts,),
+    "axes-before-split": (axes_of_parts, stacked),
     "axes-first": (axes_put_in, axes_taken_out, axes_of_parts),
     "pack-parts": (lanes,),
     "split-sequences": (sequences,),

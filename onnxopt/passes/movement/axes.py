@@ -287,15 +287,16 @@ class AxesBeforeSplit(GraphPass):
 
     Squeeze(p) for each part p, of size 1, of Split(x) = Gather(x, i), if the split axis is squeezed.
 
-    Applies when: each used part has only such a reader. Unrolled recurrences pick inputs step by step, and unbind
-    becomes picks. Axes added to or dropped from other parts are moved by axes-first.
+    Applies when: each used part has only such a reader; one part may have a Reshape that copies no dim. Unrolled
+    recurrences pick inputs step by step, and unbind becomes picks. Axes added to or dropped from other parts are moved
+    by axes-first.
     """
 
     # After: Slices have become a Split, and chained Unsqueezes a single one.
     info = PassInfo(
         "axes-before-split",
         opt_level=1,
-        after=("slices-to-split", "merge-chains", "stacks-to-split", "common-subexpressions"),
+        after=("slices-to-split", "merge-chains", "common-subexpressions"),
         ops=("Split", "Gather"),
     )
 
@@ -318,21 +319,32 @@ class AxesBeforeSplit(GraphPass):
 
 
 def _unbound(split: Node) -> dict[int, Node] | None:
-    """Return the Squeezes of the split axis by part, if they are the only readers of several parts; else None."""
-    used = split.used_outputs()
-    readers = {i: n for i in used if (n := sole_reader(split.outputs[i], "Squeeze")) is not None}
+    """Return the readers of several parts, each alone, by part: Squeezes of the split axis, and at most one Reshape of
+    one element along the axis; else None."""
+    used, axis = split.used_outputs(), int(split.attr("axis") or 0)
+    readers = {i: n for i in used if (n := sole_reader(split.outputs[i], "Reshape", "Squeeze")) is not None}
     if len(readers) < max(2, len(used)) or split.has_references:
         return None
     if any(n.graph is not split.graph or n.has_references for n in readers.values()):
         return None
+    squeezes = [n for n in readers.values() if n.op == "Squeeze"]
+    others = [n for n in readers.values() if n.op != "Squeeze"]
+    if not squeezes or len(others) > 1 or not all(_reshapes_one(n, axis) for n in others):
+        return None
     rank = len(types.dims_of(split.outputs[used[0]]))
-    axes = {frozenset(a % rank for a in listed_axes(n) or []) for n in readers.values()} if rank else set()
-    return readers if len(axes) == 1 and int(split.attr("axis") or 0) % rank in axes.pop() else None
+    axes = {frozenset(a % rank for a in listed_axes(n) or []) for n in squeezes} if rank else set()
+    return readers if len(axes) == 1 and axis % rank in axes.pop() else None
+
+
+def _reshapes_one(reshape: Node, axis: int) -> bool:
+    """Whether a Reshape of one element along the axis copies no dim, so that the axis does not matter."""
+    target = array_of(reshape.input(1))
+    return target is not None and bool(target.all()) and types.length_of(reshape.inputs[0], axis) == 1
 
 
 def _places(split: Node, readers: dict[int, Node]) -> dict[int, int] | None:
     """Return the index along the axis for each used part, or None."""
-    if any(len(listed_axes(n) or ()) > 1 for n in readers.values()):
+    if any(n.op == "Squeeze" and len(listed_axes(n) or ()) > 1 for n in readers.values()):
         return None
     places, place, axis = dict[int, int](), 0, int(split.attr("axis") or 0)
     for i, part in enumerate(split.outputs[: max(readers) + 1]):
@@ -349,10 +361,14 @@ def _pick(graph: Graph, split: Node, readers: dict[int, Node], places: dict[int,
     x, axis = split.inputs[0], int(split.attr("axis") or 0)
     for i, reader in readers.items():
         index = graph.constant(np.array(places[i], np.int64), f"{reader.output.name}_index", split)
-        pick = Node(make_node("Gather", "", reader.name, {"axis": axis}), [x, index], [None])
+        squeezes = reader.op == "Squeeze"
+        pick = Node(make_node("Gather", "", reader.name if squeezes else "", {"axis": axis}), [x, index], [])
         describe_as(pick.proto, reader.proto)
-        graph.take_over(reader.output, graph.insert(pick, split))
-        graph.remove(reader)
+        if squeezes:
+            graph.take_over(reader.output, graph.insert(pick, split))
+            graph.remove(reader)
+        else:
+            reader.set_input(0, insert_new(graph, pick, reader.output, split))
     graph.remove(split)
 
 

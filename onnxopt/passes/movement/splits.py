@@ -13,13 +13,13 @@ from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.sizes import is_behind, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
+from onnxopt.graph.node import Node, array_of, own_producer, present, sole_reader
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.index_maps import constant_target
 from onnxopt.rewriting.parts import insert_new, insert_split, of_lists
-from onnxopt.rewriting.rule import constant_cuts, listed_axes
+from onnxopt.rewriting.rule import constant_cuts
 
 Range = tuple[int, int]
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
@@ -213,7 +213,7 @@ def _split(graph: Graph, axis: int, parts: dict[Range, list[Node]], first: Node)
 
 
 class _Stack(NamedTuple):
-    """A Reshape to `dims`, perhaps transposed, and the reader of each index of an axis."""
+    """A Reshape to `dims`, perhaps transposed, and the Gather of each index of an axis."""
 
     reshape: Node
     transpose: Node | None
@@ -227,13 +227,12 @@ class _Stack(NamedTuple):
 class StacksToSplit(GraphPass):
     """Transpose(Reshape(x, [.., n, m, ..]))[i] = Split(Transpose(Reshape(x, [.., n m, ..])))[i], along n.
 
-    Applies when: Reshape and Transpose have no other readers, each reader takes a single index of the axis, by Gather,
-    by Split and Squeeze, or by a Reshape that copies no dim, and n and m are known. Queries, keys and values in a
-    single product are taken apart like this.
+    Applies when: Reshape and Transpose have no other readers, each reader is a Gather of a single index of the axis,
+    and n and m are known. Queries, keys and values in a single product are taken apart like this.
     """
 
-    # After: Slices have become a Split, and a Gather of a single element a Squeeze.
-    info = PassInfo("stacks-to-split", opt_level=1, after=("slices-to-split", "index-chains"), ops=("Reshape",))
+    # After: a Gather of a single element is a Squeeze, and parts that are squeezed are picked by Gathers.
+    info = PassInfo("stacks-to-split", opt_level=1, after=("axes-before-split", "index-chains"), ops=("Reshape",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 5:
@@ -267,47 +266,10 @@ def _stack(reshape: Node) -> _Stack | None:
             return None
     else:
         transpose = None
-    found = _parts(value) or _picks(value, len(dims))
+    found = _picks(value, len(dims))
     if found is None or len(found[1]) < 2:
         return None
     return _Stack(reshape, transpose, dims, perm, *found)
-
-
-def _parts(value: Value) -> tuple[int, dict[int, Node]] | None:
-    """Return (axis, {index: reader}) of a Split into parts of one element, each with a Squeeze; else None."""
-    split, rank = sole_reader(value, "Split"), types.rank(value)
-    if split is None or split.graph is not value.graph or split.has_references or not rank:
-        return None
-    axis, taken = _axis(split, rank), dict[int, Node]()
-    for i, part in enumerate(split.outputs):
-        if part is None or types.length_of(part, axis) != 1 or part.is_output:
-            return None
-        if part.is_used:
-            reader = _unstacks(part, axis, rank)
-            if reader is None:
-                return None
-            taken[i] = reader
-    return (axis, taken) if any(n.op == "Squeeze" for n in taken.values()) else None
-
-
-def _unstacks(part: Value, axis: int, rank: int) -> Node | None:
-    """Return the only reader of a part if it drops the axis, or does not depend on it; else None."""
-    reader = part.only_user
-    if reader is None or reader.graph is not part.graph:
-        return None
-    return reader if _drops(reader, axis, rank) or _reshapes(reader, part) else None
-
-
-def _reshapes(user: Node, part: Value) -> bool:
-    """Whether a Reshape of the part copies no dim, so that its axes do not matter."""
-    is_reader = user.op == "Reshape" and user.inputs[0] is part and not user.has_references
-    target = array_of(user.inputs[1]) if is_reader else None
-    return target is not None and bool((target != 0).all())
-
-
-def _drops(user: Node, axis: int, rank: int) -> bool:
-    axes = listed_axes(user) if user.op == "Squeeze" and not user.has_references else None
-    return [a % rank for a in axes or ()] == [axis]
 
 
 def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
@@ -349,23 +311,10 @@ def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) ->
     if stack.transpose is not None and order != sorted(order):
         proto = make_node("Transpose", "", stack.transpose.name, {"perm": order})
         x = insert_new(graph, Node(proto, [x], []), like, place)
-    readers = [*stack.taken.values()]
-    old = [producer(n.inputs[0]) for n in readers]
-    insert_split(graph, x, _taken_parts(graph, stack, len(sizes)), order.index(p), sizes, place)
-    gone = [n for n in readers if n.op != "Reshape"]
-    for node in dict.fromkeys([*gone, *old, stack.transpose, stack.reshape]):
+    parts = [Value(graph.model.names.fresh(like.name, "_other"), graph) for _ in sizes]
+    for i, reader in stack.taken.items():
+        parts[i] = reader.output
+    insert_split(graph, x, parts, order.index(p), sizes, place)
+    for node in (*stack.taken.values(), stack.transpose, stack.reshape):
         if node is not None:
             graph.remove(node)
-
-
-def _taken_parts(graph: Graph, stack: _Stack, count: int) -> list[Value]:
-    """Return the parts of the new Split, in place of the readers' results; a Reshape stays, and reads the part."""
-    like = next(iter(stack.taken.values())).output
-    parts = [Value(graph.model.names.fresh(like.name, "_other"), graph) for _ in range(count)]
-    for i, reader in stack.taken.items():
-        if reader.op == "Reshape":
-            parts[i].dtype = types.dtype(like)
-            reader.set_input(0, parts[i])
-        else:
-            parts[i] = reader.output
-    return parts
