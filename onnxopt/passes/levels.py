@@ -14,7 +14,7 @@ from onnxopt.pipeline.decorators import LazyPass
 
 _EXACT_PASSES: Final = (
     "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,neutral-operands,constant-folding,"
-    "known-conditions,inline-branches,simplify-loops,scan-axes,default-inputs,split-sequences,"
+    "known-conditions,inline-branches,inline-loops,simplify-loops,scan-axes,default-inputs,split-sequences,"
     "merge-chains,index-chains,gather-grids,shape-sources,pack-scalars,reshape-chains,gather-axes,table-lookups,"
     "slice-assignments,common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split,axes-before-split,stacks-to-split,"
     "axes-first,parts-of-concat"

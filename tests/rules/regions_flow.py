@@ -121,6 +121,11 @@ def ranks(seed: str) -> ModelProto:
     return g.model(out)
 
 
+def few_trips(seed: str) -> ModelProto:
+    """A Loop of no, one or few trips, with and without collected outputs."""
+    return _looped(Flow(seed), [0, 1, 1, 1, 2])
+
+
 def bags(seed: str) -> ModelProto:
     """A Loop whose trips take a slice or row at constant positions, sometimes almost, and compute with it."""
     g = Flow(seed)
@@ -370,6 +375,7 @@ REGIONS = {
     "inline-branches": (branches,),
     "known-conditions": (ranks,),
     "batch-loops": (bags,),
+    "inline-loops": (few_trips,),
     "simplify-loops": (recurrences, recurrences, scans, loops),
     "scan-axes": (scans, scans, loops),
 }

@@ -64,6 +64,28 @@ def dropout_in_inference(m: Match, x: Value) -> tuple[Value, Value | None]:
     return x, m.const(np.ones(dims, bool))
 
 
+@rewrite(op.SequenceAt(op.SequenceConstruct(var("first"), ..., name="sequence", shared=True), const("position")))
+def element_of_sequence(m: Match, first: Value, position: Array) -> Value:
+    """SequenceAt(SequenceConstruct(x0, x1, …), i) = xi."""
+    elements = [first, *(v for v in m.sequence.inputs[1:] if v is not None)]
+    m.require(position.size == 1, "the position is no number")
+    i = int(position.item())
+    m.require(-len(elements) <= i < len(elements), "the position is out of range")
+    return elements[i]
+
+
+@rewrite(op.ConcatFromSequence(op.SequenceConstruct(var("first"), ..., name="sequence"), name="node", new_axis=0))
+def concat_of_sequence(m: Match, first: Value) -> Value:
+    """ConcatFromSequence(SequenceConstruct(x0, x1, …)) = Concat(x0, x1, …)."""
+    return m.op.Concat(first, *m.sequence.inputs[1:], axis=m.node.attr("axis"))
+
+
+@rewrite(op.SequenceLength(op.SequenceConstruct(var("first"), ..., name="sequence", shared=True)))
+def length_of_sequence(m: Match, first: Value) -> Value:
+    """SequenceLength(SequenceConstruct(x0, …, xn-1)) = n."""
+    return m.ints(len(m.sequence.inputs))
+
+
 @rewrite(op.Range(var("start"), var("limit"), var("delta"), name="node"))
 def range_of_scalars(m: Match, start: Value, limit: Value, delta: Value) -> Value:
     """Range([a], b, c) = Range(a, b, c): onnxruntime takes one computed element, but not a constant of rank 1."""
@@ -88,9 +110,9 @@ def constant_on_the_right(m: Match, c: Value, x: Value) -> Value:
 
 @register
 class Canonicalize(RewritePass):
-    """Makes descriptions of data constant: types, static shapes, inference switches.
+    """Makes descriptions of data constant: types, static shapes, positions in sequences, inference switches.
 
-    Applies when: the described type or dim is known from the model alone.
+    Applies when: the described type, dim or position is known from the model alone.
     Keeps: the tensor arithmetic itself.
     Not done: dynamic dims; training Dropout; a mask whose shape is dynamic.
     """
@@ -101,6 +123,9 @@ class Canonicalize(RewritePass):
         shape_of_static,
         dims_of_shape,
         dropout_in_inference,
+        element_of_sequence,
+        concat_of_sequence,
+        length_of_sequence,
         range_of_scalars,
         constant_on_the_right,
     )

@@ -1,11 +1,14 @@
-"""Loop and Scan: smaller interfaces of bodies."""
+"""Loop and Scan: smaller interfaces of bodies, and Loops of 0 or 1 iterations inlined."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.constants import REFUSED, told
 from onnxopt.analysis.loops import (
     Recurrence,
     compared,
@@ -18,10 +21,12 @@ from onnxopt.analysis.loops import (
     starts_below,
 )
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node, producer
+from onnxopt.graph.node import Node, array_of, present, producer
 from onnxopt.graph.schema import signature
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.replace import remove_dead
+from onnxopt.proto.messages import Array
+from onnxopt.rewriting.parts import insert_new, of_lists
+from onnxopt.rewriting.replace import forward_results, misleads, obstacle, remove_dead
 
 
 @register
@@ -36,7 +41,7 @@ class SimplifyLoops(GraphPass):
     Frameworks export recurrences as while loops, which carry weights, the number of steps and all counters.
     """
 
-    info = PassInfo("simplify-loops", opt_level=1, ops=("Loop", "Scan"))
+    info = PassInfo("simplify-loops", opt_level=1, after=("inline-loops",), ops=("Loop", "Scan"))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in [*graph.by_op.get("Loop", ()), *graph.by_op.get("Scan", ())]:
@@ -217,3 +222,90 @@ def _named(value: Value) -> Value:
     while (node := producer(value, "Identity")) is not None and node.inputs[0] is not None:
         value = node.inputs[0]
     return value
+
+
+@register
+class InlineLoops(GraphPass):
+    """Loop(0, cond, v, body) = v; Loop(1, true, v, body) = body(0, true, v), inlined into the outer scope.
+
+    Applies when: the trip count is constant, or the condition is: false at first, or false after the first iteration.
+    Keeps: names of the Loop's results; scan outputs, as an element along a new first axis.
+    Not done: 0 iterations with a used scan output, whose shape only the runtime knows; bodies marked `onnxopt.skip`.
+    """
+
+    info = PassInfo("inline-loops", opt_level=1, ops=("Loop",))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        inlined = False
+        for node in list(graph.by_op.get("Loop", ())):
+            trips = _trips(node)
+            if trips is None:
+                continue
+            reason = _obstacle(graph, node, trips)
+            if reason:
+                ctx.decline("inlined", reason, repr(node))
+            elif ctx.spend("inlined", at=node):
+                if trips:
+                    _inline(graph, node)
+                else:
+                    forward_results(graph, node, node.inputs[2:])
+                inlined = True
+        if inlined:
+            types.update(graph.model)  # downstream shapes held for any number of iterations
+
+
+def _obstacle(graph: Graph, node: Node, trips: int) -> str:
+    """Return why a Loop of 0 or 1 iterations must stay, or an empty string."""
+    body = node.bodies["body"]
+    carried = len(body.inputs) - 2
+    if len(node.inputs[2:]) != carried or None in node.inputs[2:]:
+        return "it is not given what it carries"
+    if trips:
+        return obstacle(graph, body) or (REFUSED if misleads(_instead(graph, node, body, carried)) else "")
+    if any(v.is_used for v in present(node.outputs[carried:])):
+        return "what no trip collects has a shape that is not known"
+    return REFUSED if misleads(zip(node.outputs, node.inputs[2:])) else ""
+
+
+def _trips(node: Node) -> int | None:
+    """Return 0 or 1 if the Loop makes so many iterations, else None."""
+    count, condition, going_on = node.inputs[0], node.input(1), node.bodies["body"].outputs[0]
+    limit = _scalar(count)
+    if (limit is not None and limit <= 0) or _scalar(condition) == 0:
+        return 0
+    surely_starts = (condition is None or _scalar(condition)) and (count is None or limit is not None)
+    if surely_starts and (limit == 1 or _scalar(going_on) == 0):
+        return 1
+    return None
+
+
+def _scalar(value: Value | None) -> int | None:
+    array = array_of(value)
+    return int(array.item()) if array is not None and array.size == 1 else None
+
+
+def _instead(
+    graph: Graph, node: Node, body: Graph, carried: int
+) -> Iterator[tuple[Value | None, Array | Value | None]]:
+    """Yield (value, replacement) for the body's inputs and the Loop's results."""
+    yield from zip(body.inputs, [*_counted(body), *node.inputs[2:]])
+    yield from zip(node.outputs, body.outputs[1 : 1 + carried])
+    for value, one in zip(node.outputs[carried:], body.outputs[1 + carried :]):
+        wide, dims = Value(one.name, graph), told(one)
+        wide.dtype, wide.shape = types.dtype(one), None if dims is None else (1, *dims)
+        yield value, wide
+
+
+def _counted(body: Graph) -> tuple[Array, Array]:
+    """Return the first iteration number and the true condition, with the ranks declared in the file."""
+    ranks = [len(info.type.tensor_type.shape.dim) for info in body.proto.input[:2]]
+    return np.zeros([1] * ranks[0], np.int64), np.ones([1] * ranks[1], bool)
+
+
+def _inline(graph: Graph, node: Node) -> None:
+    body = node.bodies["body"]
+    carried = len(body.inputs) - 2
+    counted = [graph.constant(a, v.name, node) for a, v in zip(_counted(body), body.inputs)]
+    _, *results = graph.inline(body, [*counted, *present(node.inputs[2:])])  # all are present, otherwise declined
+    collected = [insert_new(graph, of_lists(graph, "Unsqueeze", v, node, [0]), v, node) for v in results[carried:]]
+    forward_results(graph, node, [*results[:carried], *collected])

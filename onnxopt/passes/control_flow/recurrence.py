@@ -54,7 +54,7 @@ class BatchLoops(GraphPass):
     """
 
     # At -O2, as the order of summation may change.
-    info = PassInfo("batch-loops", opt_level=2, after=("simplify-loops",), ops=("Loop",))
+    info = PassInfo("batch-loops", opt_level=2, after=("inline-loops", "simplify-loops"), ops=("Loop",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 8:

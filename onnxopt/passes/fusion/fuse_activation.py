@@ -14,7 +14,7 @@ from onnxopt.graph.node import present, producer
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
+from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.near_zero import told_from_zero
 from onnxopt.rewriting.rule import is_number, known_axes
 
@@ -88,6 +88,13 @@ def sigmoid(m: Match, x: Value) -> Value:
     return m.op.Mul(x, made) if m.anchor.inputs[0] is x else made
 
 
+@rewrite(op.Div(var("x"), op.Add(op.Abs(var("x")), 1)))
+def softsign(m: Match, x: Value) -> Value:
+    """x / (1 + |x|) = Softsign(x)."""
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    return m.op.Softsign(x)
+
+
 _SLOPED: Final = op.Mul(var("x"), const("slope"))
 
 
@@ -106,6 +113,19 @@ def leaky_relu(m: Match, x: Value, slope: Array) -> Value:
     m.require(is_number(m, slope, x), "a slope for each element")
     m.require(np.isfinite(slope).all(), "an infinite slope")
     return m.op.LeakyRelu(x, alpha=float(slope.item()))
+
+
+_BELOW_ZERO: Final = op.Mul(op.Relu(_TURNED), const("slope"))
+
+
+@rewrite(either(op.Sub(op.Relu(var("x")), _BELOW_ZERO), op.Add(op.Relu(var("x")), _BELOW_ZERO)))
+def prelu(m: Match, x: Value, slope: Array) -> Value:
+    """Relu(x) - a Relu(-x) = PRelu(x, a)."""
+    dims = m.shape(x)
+    m.require(m.opset >= 7 and m.dtype(x) == TensorProto.FLOAT, "not float32, or before opset 7")
+    m.require(np.isfinite(slope).all(), "an infinite slope")
+    m.require(dims is not None and not widens(m, x, m.value("slope")), "a slope may be for more than x")
+    return m.op.PRelu(x, m.const(slope if m.anchor.op == "Sub" else -slope, like=slope))
 
 
 _LESS_ONE: Final = either(op.Sub(op.Exp(var("power")), 1), op.Add(op.Exp(var("power")), -1))
@@ -141,6 +161,16 @@ def _is_same_below_zero(m: Match, power: Value, x: Value) -> bool:
 
 def is_zero(m: Match, v: Value, x: Value) -> bool:
     return is_number(m, v.array, x) and v.array.item() == 0
+
+
+@rewrite(op.Mul(op.Elu(var("x"), name="elu"), const("gamma")))
+def selu(m: Match, x: Value, gamma: Array) -> Value:
+    """c Elu(x, alpha = a) = Selu(x, alpha = a, gamma = c)."""
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    m.require(is_number(m, gamma, x) and np.isfinite(gamma).all(), "a factor for each element")
+    alpha = float(m.elu.attr("alpha"))
+    m.require(abs(alpha * gamma.item()) <= np.finfo(np.float32).max, "runtimes multiply both, and that overflows")
+    return m.op.Selu(x, alpha=alpha, gamma=float(gamma.item()))
 
 
 _CLIPPED: Final = op.Clip(op.Add(var("x"), const("b")), 0, const("top"))
@@ -255,8 +285,11 @@ class FuseActivation(RewritePass):
     rules = (
         gelu,
         sigmoid,
+        softsign,
         leaky_relu,
+        prelu,
         elu,
+        selu,
         hard_sigmoid,
         hard_sigmoid_of_line,
         hard_swish_of_clip,
