@@ -15,7 +15,7 @@ from onnxopt.batch.job import Job
 from onnxopt.errors import ModelError, UsageError, WriteError, listed, plain, unwritable
 from onnxopt.io.external import ExternalData, data_files, external_tensors
 from onnxopt.io.load import named_files, read_proto
-from onnxopt.io.staging import MANY, StagingFolder, alone_in, clear, is_data_of, put_in_place
+from onnxopt.io.staging import MANY, StagingFolder, alone_in, clear, is_data_of
 from onnxopt.proto.wire import stands_alone
 
 
@@ -191,12 +191,6 @@ def same_files(model: Path, target: Path) -> bool:
         for real in [Path(os.path.realpath(target))]
         for place in [real if file == model else real.parent / file.name]
     )
-
-
-def move_files(model: Path, target: Path, folder: StagingFolder, backup: Path | None = None) -> None:
-    """Rename a result's files from `folder` into place. Data read by `backup` stays. Raises OSError and WriteError."""
-    real = Path(os.path.realpath(target))
-    put_in_place(model, [file for file in files_of(model) if file != model], real, folder.intend, backup)
 
 
 def keep_original(original: Path, backup: Path) -> None:

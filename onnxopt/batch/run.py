@@ -18,7 +18,6 @@ from onnxopt.batch.places import (
     files_of,
     is_url,
     keep_original,
-    move_files,
     same_files,
     staging,
     store,
@@ -26,7 +25,7 @@ from onnxopt.batch.places import (
 from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unreadable, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.load import Watch, named_files
-from onnxopt.io.staging import refuse_special
+from onnxopt.io.staging import put_in_place, refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
 
 if TYPE_CHECKING:
@@ -213,6 +212,7 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: Staging
         backup = Path(f"{target}{job.backup}") if job.in_place and job.backup else None
         if backup is not None:
             keep_original(target, backup)
-        move_files(made, target, folder, backup)
+        data = [file for file in files_of(made) if file != made]
+        put_in_place(made, data, Path(os.path.realpath(target)), folder.intend, backup)
     except OSError as e:
         raise unwritable(target, e, "the original is as it was") from None

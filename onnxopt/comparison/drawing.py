@@ -150,7 +150,8 @@ def _coarse_graph(
             attributes: list[tuple[str, str]] = []
         else:
             op, name, block = labels[at] or "block", f"{len(members):,} nodes", number.get(around[at], 0)
-            attributes = _operators(graph, members)
+            counted = Counter(graph.nodes[i].op for i in members).most_common(_OPERATORS)
+            attributes = [(op, f"{n:,}") for op, n in counted]
         drawn.append([op, name, 0, inputs[k], outputs[k], attributes, fate, block, ""])
     ends = {
         end: list(dict.fromkeys(values[v] for v in found if v in values))
@@ -170,12 +171,6 @@ def _typed(values: list[Value]) -> list[tuple[str, str]]:
     said = {i.name: tensor_type(i.type) for i in (*proto.input, *proto.value_info, *proto.output) if i.name in names}
     types = {name: shape_text(type_name(kind).lower(), dims) for name, (kind, dims) in said.items() if kind}
     return [(v.name, type_text(v) or types.get(v.name, "")) for v in values]
-
-
-def _operators(graph: GraphRecord, members: Iterable[int]) -> list[tuple[str, str]]:
-    """Return the most frequent operators of a box with their numbers."""
-    counted = Counter(graph.nodes[i].op for i in members).most_common(_OPERATORS)
-    return [(op, f"{n:,}") for op, n in counted]
 
 
 def _values(

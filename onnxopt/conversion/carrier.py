@@ -94,7 +94,10 @@ class Carrier:
 
     def computes_size(self, node: Node) -> bool:
         """Return whether the node computes small integers from sizes: these follow without a change."""
-        if len(node.outputs) != 1 or node.outputs[0] is None or not self._reads_sizes(node):
+        is_size = node.op in ("Shape", "Size")
+        if not is_size and not (self.at.keys().isdisjoint(node.operands) and any(map(self.has_symbol, node.operands))):
+            return False
+        if len(node.outputs) != 1 or node.outputs[0] is None:
             return False
         content = self._content(node)
         elements = [None] if content is None else content.reshape(-1).tolist()
@@ -104,12 +107,6 @@ class Carrier:
         if all(isinstance(e, int) for e in elements):
             self._known[node.output] = np.array(content.tolist(), numpy_dtype(types.dtype(node.output)))
         return True
-
-    def _reads_sizes(self, node: Node) -> bool:
-        if node.op in ("Shape", "Size"):
-            return True
-        operands = node.operands
-        return self.at.keys().isdisjoint(operands) and any(map(self.has_symbol, operands))
 
     def _content(self, node: Node) -> Array | None:
         """Return the elements of the result of `node`, as numbers and sizes with the symbol; None if unknown."""

@@ -175,10 +175,13 @@ def refuse_overwriting_input(source: Path, destination: Path, model: Model | Non
 
 def _refuse_overwriting_data(source: Path, model: Model | None, replaced: Mapping[Path, str]) -> None:
     """Raise WriteError if a replaced file is a data file of `source`. `replaced`: {file: name for the user}."""
+    from onnxopt.io.load import named_files
+
     existing = [file for file in replaced if file.exists()]
-    named = _data_of_input(source, model) if existing else []
+    names = [] if not existing else named_files(source) if model is None else model.data_files
+    folder = source.absolute().parent
     for file in existing:
-        if any(_same(data, file) for data in named):
+        if any(_same(folder / name, file) for name in names if "\0" not in name):
             raise WriteError(
                 f"{replaced[file]} is a data file of the input",
                 "write to another name or folder, the original stays untouched",
@@ -188,14 +191,6 @@ def _refuse_overwriting_data(source: Path, model: Model | None, replaced: Mappin
 def _is_replaced(model: str, name: str) -> bool:
     """Whether writing the file `model` may replace `name` as its data file."""
     return name == f"{model}.data" or is_data_of(model, name)
-
-
-def _data_of_input(source: Path, model: Model | None) -> list[Path]:
-    """Return the data files that the model in `source` names."""
-    from onnxopt.io.load import named_files
-
-    names = named_files(source) if model is None else model.data_files
-    return [source.absolute().parent / name for name in names if "\0" not in name]
 
 
 def _is_special(place: Path) -> bool:

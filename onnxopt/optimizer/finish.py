@@ -149,10 +149,6 @@ def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:
         annotation.tensor_name = called.get(annotation.tensor_name, annotation.tensor_name)
         for entry in annotation.quant_parameter_tensor_names:
             entry.value = called.get(entry.value, entry.value)
-    _rename_in_training(model, called)
-
-
-def _rename_in_training(model: Model, called: Mapping[str, str]) -> None:
     for training in model.proto.training_info:
         for binding in (*training.initialization_binding, *training.update_binding):
             binding.key = called.get(binding.key, binding.key)

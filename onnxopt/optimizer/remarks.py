@@ -32,7 +32,9 @@ _MAX_SITES: Final = 3  # in a hint
 
 def remarks(report: Report, options: OptimizeOptions, plugins: Sequence[str] = ()) -> list[str]:
     """Return warnings with their details, and hints. `plugins`: loaded files and modules."""
-    return [*_unknown(options, report), *_idle(plugins, options), *_rolled_back(report.rolled_back)]
+    absent = [site for site in options.sites() if site not in report.pipeline.left_out]
+    told = [f"warning: --disable {site}: there was nothing to leave out" for site in absent]
+    return [*told, *_idle(plugins, options), *_rolled_back(report.rolled_back)]
 
 
 def not_for_target(options: OptimizeOptions) -> list[str]:
@@ -75,13 +77,6 @@ def _whom_to_tell(rolled_back: Sequence[RolledBack]) -> str:
     except OnnxOptError:  # an unnamed combination of passes
         return "report it; "
     return "report it; " if "onnxopt" in homes else f"correct it in {few(sorted(homes))}; "
-
-
-def _unknown(options: OptimizeOptions, report: Report) -> Iterator[str]:
-    """Yield warnings for matches in --disable that did not occur."""
-    for site in options.sites():
-        if site not in report.pipeline.left_out:
-            yield f"warning: --disable {site}: there was nothing to leave out"
 
 
 def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
