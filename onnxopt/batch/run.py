@@ -51,20 +51,24 @@ def run(
     outcome = Outcome(job.source, job.destination)
     try:
         _run(job, outcome, progress, instruments, judge)
-    except OnnxOptError as e:
-        outcome.status, outcome.code, outcome.message, outcome.hint = "failed", e.exit_code, e.message, e.hint
-        report = getattr(e, "report", None)
-        outcome.report = report.to_dict() if report is not None else outcome.report
     except Exception as e:
-        outcome.status, outcome.code, outcome.hint = "failed", 4, "please report it"
-        outcome.message = f"{job.source}: internal error: {type(e).__name__}: {in_a_line(e)}"
-        if what := refused(e):
-            outcome.code, outcome.message, outcome.hint = 2, f"{job.source}: the system refuses: {what}", MAKE_ROOM
-        elif isinstance(e, OSError) and e.filename:  # a file present before
-            found = unreadable(e.filename, e)
-            outcome.code, outcome.message, outcome.hint = found.exit_code, found.message, found.hint
+        outcome.status = "failed"
+        outcome.code, outcome.message, outcome.hint = _failure(job, e)
+        if (report := getattr(e, "report", None)) is not None:
+            outcome.report = report.to_dict()
     outcome.seconds = time.perf_counter() - start
     return outcome
+
+
+def _failure(job: Job, error: Exception) -> tuple[int, str, str]:
+    """Return the exit code, message and hint for an exception."""
+    if what := refused(error):
+        return 2, f"{job.source}: the system refuses: {what}", MAKE_ROOM
+    if isinstance(error, OSError) and error.filename:  # a file present before
+        error = unreadable(error.filename, error)
+    if isinstance(error, OnnxOptError):
+        return error.exit_code, error.message, error.hint
+    return 4, f"{job.source}: internal error: {type(error).__name__}: {in_a_line(error)}", "please report it"
 
 
 def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Instrument], judge: Spare | None) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from onnx import ModelProto
 
@@ -51,7 +51,6 @@ class Failures(dict[str, str]):
 # -- constants ------------------------------------------------------------------------------------------------------
 
 _LISTED: Final = 300
-_Differing: TypeAlias = "tuple[int, tuple[str, str], list[Value | None]]"  # (bytes, scope and name, by model)
 
 
 def weights(graphs: Sequence[GraphRecord]) -> dict[str, Any]:
@@ -61,17 +60,9 @@ def weights(graphs: Sequence[GraphRecord]) -> dict[str, Any]:
     of equal constants; unread: equal constants in data files, not compared.
     """
     held = [{(v.graph.path, v.name): v for v in g.values if v.constant} for g in graphs]
-    found, same, unread = _differing(held)
-    rows = [[*key, [None if v is None else _told(v) for v in values]] for _, key, values in found[:_LISTED]]
-    return {"rows": rows, "left": len(found) - len(rows), "same": same, "unread": unread}
-
-
-def _differing(held: Sequence[Mapping[tuple[str, str], Value]]) -> tuple[list[_Differing], int, int]:
-    """Return (differing constants, largest first, number of equal constants, number of unread constants)."""
-    names = dict.fromkeys(key for side in held for key in side)
     same = unread = 0
-    found: list[_Differing] = []
-    for key in names:
+    found: list[tuple[int, tuple[str, str], list[Value | None]]] = []  # (bytes, scope and name, by model)
+    for key in dict.fromkeys(key for side in held for key in side):
         values = [side.get(key) for side in held]
         present = [v for v in values if v is not None]
         if len(present) == 2 and same_constant(*present):
@@ -80,7 +71,8 @@ def _differing(held: Sequence[Mapping[tuple[str, str], Value]]) -> tuple[list[_D
         else:
             found.append((max(map(_bytes, present)), key, values))
     found.sort(key=lambda row: -row[0])
-    return found, same, unread
+    rows = [[*key, [None if v is None else _told(v) for v in values]] for _, key, values in found[:_LISTED]]
+    return {"rows": rows, "left": len(found) - len(rows), "same": same, "unread": unread}
 
 
 def _told(value: Value) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ _NAMES: Final = {
 }  # fmt: skip
 
 
-class ElementType:
+class ElementType(NamedTuple):
     """An element type: the code in TensorProto.DataType, and the name in numpy or ml_dtypes.
 
     `kind`: `f` float, `i` signed integer, `u` unsigned integer, `b` bool, `c` complex, `S` string. `low`, `high`: the
@@ -25,21 +25,14 @@ class ElementType:
     `tiny`: the smallest normal number.
     """
 
-    __slots__ = ("bits", "code", "digits", "high", "kind", "low", "name", "tiny")
-
-    def __init__(
-        self,
-        code: int,
-        name: str,
-        kind: str,
-        bits: int,
-        low: float = 0,
-        high: float = 0,
-        digits: int = 0,
-        tiny: float = 0.0,
-    ) -> None:
-        self.code, self.name, self.kind, self.bits = code, name, kind, bits
-        self.low, self.high, self.digits, self.tiny = low, high, digits, tiny
+    code: int
+    name: str
+    kind: str
+    bits: int
+    low: float = 0
+    high: float = 0
+    digits: int = 0
+    tiny: float = 0.0
 
     def __repr__(self) -> str:
         return f"ElementType({self.name})"
