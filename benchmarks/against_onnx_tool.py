@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from onnxopt.api import stats
+from onnxopt.api.analyses import stats
 
 ROOT = Path(__file__).resolve().parents[1]
 PEER = ROOT / ".venv-peers" / "bin" / "python"

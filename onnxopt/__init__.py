@@ -15,25 +15,18 @@ from onnxopt.startup import listing
 if TYPE_CHECKING:
     from onnxopt.analysis.types import dtype as dtype
     from onnxopt.analysis.types import shape as shape
-    from onnxopt.api import Finding as Finding
-    from onnxopt.api import Found as Found
-    from onnxopt.api import OptimizeOptions as OptimizeOptions
-    from onnxopt.api import Page as Page
-    from onnxopt.api import Report as Report
-    from onnxopt.api import Result as Result
-    from onnxopt.api import Verification as Verification
-    from onnxopt.api import VerifyOptions as VerifyOptions
-    from onnxopt.api import bisect as bisect
-    from onnxopt.api import diff as diff
-    from onnxopt.api import find as find
-    from onnxopt.api import load as load
-    from onnxopt.api import optimize as optimize
-    from onnxopt.api import optimize_file as optimize_file
-    from onnxopt.api import optimize_model as optimize_model
-    from onnxopt.api import report as report
-    from onnxopt.api import save as save
-    from onnxopt.api import stats as stats
-    from onnxopt.api import verify as verify
+    from onnxopt.api.analyses import Found as Found
+    from onnxopt.api.analyses import bisect as bisect
+    from onnxopt.api.analyses import find as find
+    from onnxopt.api.analyses import stats as stats
+    from onnxopt.api.analyses import verify as verify
+    from onnxopt.api.optimizing import Result as Result
+    from onnxopt.api.optimizing import optimize as optimize
+    from onnxopt.api.optimizing import optimize_file as optimize_file
+    from onnxopt.api.page import Page as Page
+    from onnxopt.api.page import diff as diff
+    from onnxopt.api.page import report as report
+    from onnxopt.bisection import Finding as Finding
     from onnxopt.conversion.extraction import Extraction as Extraction
     from onnxopt.conversion.extraction import extract as extract
     from onnxopt.conversion.extraction import extract_file as extract_file
@@ -57,6 +50,11 @@ if TYPE_CHECKING:
     from onnxopt.graph import declare_domain as declare_domain
     from onnxopt.graph import read_model as read_model
     from onnxopt.graph import write_model as write_model
+    from onnxopt.io.load import load as load
+    from onnxopt.io.save import save as save
+    from onnxopt.optimizer import OptimizeOptions as OptimizeOptions
+    from onnxopt.optimizer import Report as Report
+    from onnxopt.optimizer import optimize_model as optimize_model
     from onnxopt.pipeline import CapabilityPartitioner as CapabilityPartitioner
     from onnxopt.pipeline import CheckEach as CheckEach
     from onnxopt.pipeline import ConfigKey as ConfigKey
@@ -114,6 +112,8 @@ if TYPE_CHECKING:
     from onnxopt.rewriting import replace_pattern as replace_pattern
     from onnxopt.rewriting import rewrite as rewrite
     from onnxopt.rewriting import var as var
+    from onnxopt.verification import VerifyOptions as VerifyOptions
+    from onnxopt.verification.records import Verification as Verification
     from onnxopt.verification.runtime import declare_reference as declare_reference
 
 __version__ = "0.1.0"
@@ -122,10 +122,15 @@ __version__ = "0.1.0"
 # registered before anything of the framework is handed out.
 _HOMES: Final = {
     "onnxopt.analysis.types": "dtype shape",
-    "onnxopt.api": (
-        "Finding Found OptimizeOptions Page Report Result Verification VerifyOptions bisect diff find load optimize "
-        "optimize_file optimize_model report save stats verify"
-    ),
+    "onnxopt.api.analyses": "Found bisect find stats verify",
+    "onnxopt.api.optimizing": "Result optimize optimize_file",
+    "onnxopt.api.page": "Page diff report",
+    "onnxopt.bisection": "Finding",
+    "onnxopt.io.load": "load",
+    "onnxopt.io.save": "save",
+    "onnxopt.optimizer": "OptimizeOptions Report optimize_model",
+    "onnxopt.verification": "VerifyOptions",
+    "onnxopt.verification.records": "Verification",
     "onnxopt.errors": (
         "DomainError EmissionError InstrumentError InvariantError MistypedError ModelError NoFixpointError "
         "OnnxOptError PassError PreconditionError UsageError VerificationError WriteError"

@@ -44,7 +44,7 @@ def bisect(source: Path, output: Path | None, quiet: bool, **given: Any) -> None
     onnxopt bisect model.onnx
     onnxopt bisect model.onnx --plugin my_passes.py --with my-pass -o small.onnx
     """
-    from onnxopt.api import bisect as search
+    from onnxopt.api.analyses import bisect as search
 
     refuse_ignored(given)
     output = output or source.with_name(f"{source.stem}.bisect.onnx")

@@ -16,7 +16,7 @@ from onnxopt.cli.values import Number
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
-    from onnxopt.api import Found
+    from onnxopt.api.analyses import Found
 
 
 @click.command(epilog="Exit codes: 0 something was found, 1 nothing was, 2 wrong usage or unreadable input.")
@@ -38,7 +38,7 @@ def find(model: Path, pattern: str, form: str, **matching: Any) -> None:
     onnxopt find model.onnx "Conv|ConvTranspose(x, const(w), ..., group=1)"
     onnxopt find model.onnx "(x) => (y) { n = Neg (x)  s = Sigmoid (n)  y = Mul (x, s) }"
     """
-    from onnxopt.api import find as search
+    from onnxopt.api.analyses import find as search
 
     refuse_swapped(model, pattern, "find")
     found = search(model, named_text(pattern, "a pattern"), **matching)

@@ -60,7 +60,7 @@ def report(source: Path, result: Path | None, output: Path | None, record: Path 
         runs = given.keys() - {"no_verify", "custom_op_libraries", "no_times", "quiet"}
         _refuse_options(runs, "--from contradicts {}: nothing is run again", "leave one of them out")
     output = output if output is not None else _named_as(result if result is not None else source)
-    from onnxopt.api import report as make_page
+    from onnxopt.api.page import report as make_page
     from onnxopt.reporting.progress import Progress
 
     with Progress(enabled=not given["quiet"]) as progress:

@@ -152,7 +152,7 @@ class Single:
         if counts is not None:
             report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
         if report.stats is not None and (asked["begin"] or asked["end"]):
-            from onnxopt.api import stats
+            from onnxopt.api.analyses import stats
 
             report.stats["before"] = stats(source).to_dict()
         if report_file is not None:

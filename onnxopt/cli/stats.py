@@ -65,7 +65,7 @@ def tell_counts(
     top: int = 0,
 ) -> None:
     """Print the contents of a model, or the changes from one model to another."""
-    from onnxopt.api import stats as count
+    from onnxopt.api.analyses import stats as count
 
     found = [count(path, work=not no_work, top=top, dims=dims, shapes=shapes) for path in (a, b) if path is not None]
     for model in found:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import onnxopt
-from onnxopt.api import OptimizeOptions
 from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.local import run_locally
 from onnxopt.batch.run import run
+from onnxopt.optimizer import OptimizeOptions
 from onnxopt.verification import PROVEN
 from onnxopt.worker.service import Service, Spare
 from tests.samples import build

@@ -13,8 +13,9 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.api import DifferentResult, OptimizeOptions, optimize_file
+from onnxopt.api.optimizing import optimize_file
 from onnxopt.bisection import bisect
+from onnxopt.optimizer import DifferentResult, OptimizeOptions
 from onnxopt.verification import LOADS_PLAIN, VerifyOptions, verify
 from tests.cli.conftest import Run
 

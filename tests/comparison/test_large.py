@@ -10,14 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxopt.api import OptimizeOptions, optimize_model, save
 from onnxopt.comparison import compare as comparing
 from onnxopt.comparison import compare_files, drawing
 from onnxopt.comparison.history import History
 from onnxopt.comparison.records import graph_record
 from onnxopt.comparison.repetition import repeat
 from onnxopt.graph.node import Node
-from onnxopt.io import load
+from onnxopt.io import load, save
+from onnxopt.optimizer import OptimizeOptions, optimize_model
 from onnxopt.reporting.html import page
 from tests.steps import lines_executed
 

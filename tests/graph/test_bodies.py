@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 
-from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.errors import ModelError
 from onnxopt.graph import check_model, write_model
 from onnxopt.io import from_proto
+from onnxopt.optimizer import OptimizeOptions, optimize_model
 from onnxopt.pipeline.instruments import CheckEach
 from tests.runtime import plain_session
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxopt.analysis.submodel import submodel
-from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.graph import check_model, write_model
 from onnxopt.io import from_proto
+from onnxopt.optimizer import OptimizeOptions, optimize_model
 from onnxopt.pipeline.instruments import CheckEach
 from tests.samples import parsed
 

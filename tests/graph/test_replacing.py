@@ -13,10 +13,10 @@ import pytest
 from onnx import ModelProto
 
 from onnxopt import graph_pass, op, rewrite, var
-from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.errors import InvariantError
 from onnxopt.graph import Graph, Model, Value, check_model, read_model, write_model
 from onnxopt.graph.node import Node
+from onnxopt.optimizer import OptimizeOptions, optimize_model
 from onnxopt.pipeline import CheckEach, PassContext, PassManager, execute
 from onnxopt.rewriting import Driver, Fuel, Rule
 from tests.runtime import plain_session

@@ -9,10 +9,10 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxopt.analysis import types
-from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.graph import check_model, read_model, write_model
 from onnxopt.graph.text import model_text
 from onnxopt.graph.writer import write_deferred
+from onnxopt.optimizer import OptimizeOptions, optimize_model
 from onnxopt.proto.messages import tensor_type
 
 COUNT = 200

@@ -33,7 +33,7 @@ def main() -> None:
 
     for name in _COMMANDS:
         import_module(f"onnxopt.cli.{name}")
-    for module in ("numpy", "onnx.reference", "onnx.shape_inference", "onnxopt.api"):
+    for module in ("numpy", "onnx.reference", "onnx.shape_inference", "onnxopt.api.optimizing"):
         import_module(module)
     for folder in ("analysis", "graph", "io", "passes", "pipeline", "reporting", "rewriting"):
         package = import_module(f"onnxopt.{folder}")

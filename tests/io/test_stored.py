@@ -16,12 +16,12 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxopt import optimize_file
 from onnxopt.analysis.submodel import submodel
-from onnxopt.api import OptimizeOptions
 from onnxopt.cli.main import cli
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import Model, write_model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io import load, save
+from onnxopt.optimizer import OptimizeOptions
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, execute, parse_pipeline
 from onnxopt.pipeline.reproducer import _zero
 from onnxopt.proto.wire import GRAPH, key, skim, varint

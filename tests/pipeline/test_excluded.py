@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from onnxopt import OptimizeOptions
-from onnxopt.api import optimize_model
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model, write_model
+from onnxopt.optimizer import optimize_model
 from onnxopt.pipeline import PassContext, PipelineReport, execute, parse_pipeline
 from onnxopt.pipeline.records import Site
 from onnxopt.pipeline.reproducer import write_reproducer

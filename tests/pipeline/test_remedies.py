@@ -11,8 +11,8 @@ import pytest
 from onnx import parser, shape_inference
 
 from onnxopt import OptimizeOptions, Report
-from onnxopt.api import DifferentResult
 from onnxopt.bisection import suspected
+from onnxopt.optimizer import DifferentResult
 from onnxopt.pipeline.journal import Entry
 from onnxopt.pipeline.registry import load_module
 from onnxopt.rollback import optimize_or_roll_back

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from onnxopt import OptimizeOptions, rollback
-from onnxopt.api import DifferentResult, Report
 from onnxopt.bisection import Trials
+from onnxopt.optimizer import DifferentResult, Report
 from onnxopt.pipeline.registry import load_module
 from onnxopt.rollback import optimize_or_roll_back, search
 from onnxopt.verification import VerifyOptions

@@ -10,8 +10,8 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxopt import optimize_file
-from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
+from onnxopt.optimizer import DifferentResult
 from onnxopt.proto.inference import InferenceError, infer_shapes, inferable
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.compare import forgiven, is_too_small, narrowed
