@@ -58,7 +58,7 @@ class Walk:
         self.enclosing, self.how = enclosing, how
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
-        self.replay = Replay(b.telling(self.original.told), self.original, self.pairs, **how)
+        self.replay = Replay(b, self.original, self.pairs, **how)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)  # cutpoints and reported faults
         self.fed: set[str] = set(given)  # cutpoints from which pieces start

@@ -121,16 +121,6 @@ class Runner:
         operators = self.runtime.computed - self.program.skeleton.functions.names
         return frozenset(self.program.having(lambda node: operator_of(node) in operators))
 
-    def telling(self, word: Callable[[str], str]) -> Runner:
-        """Return a runner that announces activities through `word`."""
-        return replace(self, tell=lambda state: self.tell(word(state)))
-
-    def tell_loading(self, nodes: Sequence[int]) -> None:
-        """Announce the loading of nodes."""
-        if nodes:
-            last = self.program.nodes[nodes[-1]]
-            self.tell(f"loading a piece of {self.label} as far as `{first_of(last)}`")
-
     def open(
         self,
         nodes: Sequence[int],
@@ -138,16 +128,14 @@ class Runner:
         observed: Iterable[str],
         change: Callable[[Any], Any] | None = None,
         prepare: Prepare | None = None,
-        *,
-        quiet: bool = False,
     ) -> Opened:
         """Return a loaded part.
 
-        change: applied to each large weight and constant; prepare: applied to the part's model; quiet: no announcement.
-        Raises Failed.
+        change: applied to each large weight and constant; prepare: applied to the part's model. Raises Failed.
         """
-        if not quiet:
-            self.tell_loading(nodes)
+        if nodes:
+            last = self.program.nodes[nodes[-1]]
+            self.tell(f"loading a piece of {self.label} as far as `{first_of(last)}`")
         wanted = dict.fromkeys(observed, "")
         if not (self.reference or self.computed.isdisjoint(nodes) or self.computed.issuperset(nodes)):
             return Mixed(self, nodes, fed, wanted, change, prepare)
@@ -305,7 +293,7 @@ class Mixed(Opened):
         fed = {r: types[r] for r in program.read(nodes) if r in types}
         if self._groups[k][0] in runner.computed:
             return runner._open(nodes, fed, dict.fromkeys(wanted, ""), *self._how)
-        return runner.open(nodes, fed, wanted, *self._how, quiet=True)
+        return runner.open(nodes, fed, wanted, *self._how)
 
 
 def _inputs(model: Any, fed: Mapping[str, str]) -> dict[str, str]:

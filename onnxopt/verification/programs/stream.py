@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.startup import import_the_rest
 from onnxopt.verification.programs.program import Program, narrowed, type_of, types_of
 from onnxopt.verification.programs.runner import Opened, Runner, Values
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
 
 NODES: Final = 600  # in a segment: loading takes superlinear time in the number of inputs and outputs
 _MIN_SEGMENT_NODES: Final = 20  # nodes in a segment regardless of value sizes, as each segment has a fixed cost
@@ -54,54 +49,32 @@ class Stream:
         self._rate = 0.0  # bytes made per node in the last segment
         # Large inputs: begin with few nodes.
         self.most = NODES if self.size < VALUES >> 8 else _MIN_SEGMENT_NODES  # nodes in the next segment
-        self._ahead: Future[Opened] | None = None  # next segment, loaded in a background thread
 
     def run_all(self, weights: int, wanted: Callable[[Sequence[int]], Sequence[str]]) -> Iterator[list[int]]:
         """Run the program, and yield the nodes of each segment once run.
 
-        The next segment loads in the background, in C without the interpreter lock. weights: bytes per segment; wanted:
-        returns the values to observe of given nodes. Raises Failed.
+        weights: bytes per segment; wanted: returns the values to observe of given nodes. Raises Failed.
         """
         parts = segments(self.runner.program, weights, lambda: self.most)
-        nodes, opened = next(parts, None), None
-        pool: ThreadPoolExecutor | None = None
-        with contextlib.ExitStack() as stack:
-            while nodes is not None:
-                opened = opened or self.open(nodes, wanted(nodes))
+        while (nodes := next(parts, None)) is not None:
+            opened = self.open(nodes, wanted(nodes))
+            first = opened.run(self.values[0])
+            if len(smaller := self._split(nodes, first)) > 1:
+                nodes, *rest = smaller
+                parts = itertools.chain(rest, parts)
+                opened = self.open(nodes, wanted(nodes))
                 first = opened.run(self.values[0])
-                if len(smaller := self._split(nodes, first)) > 1:
-                    nodes, *rest = smaller
-                    parts = itertools.chain(rest, parts)
-                    opened = self.open(nodes, wanted(nodes))
-                    first = opened.run(self.values[0])
-                self.run(opened, first)
-                opened = None
-                del first  # release values without further readers
-                if (following := next(parts, None)) is not None:
-                    if pool is None:  # most models are a single segment
-                        from concurrent.futures import ThreadPoolExecutor
+            self.run(opened, first)
+            del opened, first  # release the session, and values without further readers
+            yield nodes
 
-                        import_the_rest()
-                        pool = stack.enter_context(ThreadPoolExecutor(1))
-                    self.runner.tell_loading(following)
-                    self._ahead = pool.submit(self.open, following, wanted(following), quiet=True)
-                yield nodes
-                if self._ahead is not None:
-                    opened, self._ahead = self._ahead.result(), None
-                nodes = following
-
-    def told(self, state: str) -> str:
-        """Return a description of the activity, with a segment loading in the background: either may cause a death."""
-        is_loading = self._ahead is not None and not self._ahead.done()
-        return f"loading a piece of {self.runner.label} and {state}" if is_loading else state
-
-    def open(self, nodes: Sequence[int], wanted: Sequence[str], *, quiet: bool = False) -> Opened:
-        """Return a part that makes the `wanted` values of `nodes` from known values. `quiet`: no announcement."""
+    def open(self, nodes: Sequence[int], wanted: Sequence[str]) -> Opened:
+        """Return a part that makes the `wanted` values of `nodes` from known values."""
         program = self.runner.program
         known = self.types.keys() - program.fixed
         nodes = program.cone(program.made(nodes), known)
         types = {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}
-        return self.runner.open(nodes, types, wanted, quiet=quiet)
+        return self.runner.open(nodes, types, wanted)
 
     def _split(self, nodes: list[int], first: Values) -> list[list[int]]:
         """Return the nodes in groups that make about `VALUES` bytes, if the first case shows far more in total.
