@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
@@ -30,7 +29,7 @@ from onnxopt.verification.job import (
 )
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.records import LEFT_OUT, CaseRecord
-from onnxopt.worker.serving import Died, Refused, Tell
+from onnxopt.worker.serving import Died, Refused, Tell, is_awaited
 
 _OTHER_STEPS: Final = 5  # steps besides those of the cases
 _BRIEF: Final = 0.5  # seconds; shorter runs of the original are repeated before a result needs it
@@ -83,13 +82,14 @@ class CaseRunner:
             self._work_ahead()
 
     def _work_ahead(self) -> None:
-        """Run the original, and do work on it that any result needs."""
+        """Run the original. Until a result is there, do work on the original that a result may need."""
         began = time.monotonic()
         try:
             self._answers = self._originals()
-            if time.monotonic() - began < _BRIEF:
+            if time.monotonic() - began < _BRIEF and not is_awaited():
                 self.judge.shake_ahead()
-            self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
+            if not is_awaited():
+                self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
         except Refused:
             if self._last is None or not self.plan.least:
                 raise
@@ -229,7 +229,7 @@ class CaseRunner:
             died = died_of(death)
             status = self._status_after(died, recipe)
             if status == UNVERIFIED and not death.late and not recipe.tame and recipe.is_bold(self.plan):
-                recipe = replace(recipe, tame=True)
+                recipe = recipe._replace(tame=True)
             elif status != UNVERIFIED or has_others or not self._lengthen(death):
                 return recipe, CaseRecord(recipe.name, {}, status=status, note=str(died))
         return recipe, None
@@ -269,7 +269,7 @@ class CaseRunner:
         is_tried = {recipe.name: recipe.wide or recipe.single or recipe.flags > 0 for recipe, _ in self._requests}
         bold = any(is_tried[recipe.name] or recipe.is_bold(self.plan) for recipe, _ in self._requests)
         self._requests = [
-            (replace(recipe, tame=True), read) for recipe, read in self._requests if not is_tried[recipe.name]
+            (recipe._replace(tame=True), read) for recipe, read in self._requests if not is_tried[recipe.name]
         ]
         return bold
 

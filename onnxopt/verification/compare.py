@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -228,8 +227,7 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: Verif
             record.ok, record.note = True, ""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Summary of an output for judging the cases, a few bytes in size, as outputs are not kept."""
 
     said: str  # why the output proves nothing, or ""

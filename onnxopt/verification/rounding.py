@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -142,8 +141,7 @@ def _walk(epsilon: float, depth: float) -> float:
 MOST_OF_WHOLE: Final = allowed_of_whole(EPSILON["float32"], _DEEPEST_WHOLE)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Difference between a value of B and of A."""
 
     largest: float = 0.0  # largest difference of elements; of discrete values, the share of differing elements
@@ -316,7 +314,7 @@ def unexplained(
 def noisier(x: Difference, y: Difference) -> Difference:
     """Return the worse of two noise samples, for all numbers and outside a mask."""
     every = [d.beside for d in (x, y) if d.beside is not None]
-    return replace(worst([x, y]), beside=max(every, default=None))
+    return worst([x, y])._replace(beside=max(every, default=None))
 
 
 def worst(found: list[Difference]) -> Difference:

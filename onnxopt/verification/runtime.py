@@ -9,12 +9,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.errors import UsageError, told
 from onnxopt.proto.wire import map_file, skim
@@ -29,8 +29,7 @@ _FORM: Final = '<domain: "lite", opset_import: ["" : 17]> Gate (x) => (y) { s = 
 _PYTHON_FORM: Final = 'declare_reference(gate, "lite::Gate"), of a function at the top level of a plugin\'s file'
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(NamedTuple):
     """Position of a Python function. A process that receives the position imports the file."""
 
     module: str
@@ -49,8 +48,7 @@ class Code:
         return function
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """Definition of a custom operator, picklable."""
 
     domain: str
@@ -177,7 +175,7 @@ def _context(function: FunctionProto) -> object:
 
 def name_plugin(names: Collection[Name], plugin: str) -> None:
     """Record a plugin as the declarer of references."""
-    DECLARED.update({name: replace(DECLARED[name], by=Path(plugin).name) for name in names})
+    DECLARED.update({name: DECLARED[name]._replace(by=Path(plugin).name) for name in names})
 
 
 def called(model: ModelProto, references: Sequence[Reference]) -> list[tuple[Reference, FunctionProto]]:

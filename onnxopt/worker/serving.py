@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import pickle
 import re
+import select
 import struct
 import sys
-import traceback
 from collections.abc import Callable
 from typing import IO, Any, Final
 
@@ -70,9 +71,14 @@ class Died(Exception):
         return re.match(rf"(loading|running) (a piece of )?{re.escape(label)}\b", self.state) is not None
 
 
+def is_awaited() -> bool:
+    """Return whether the parent has sent a further request. False on Windows, which cannot wait for a pipe."""
+    return sys.platform != "win32" and bool(select.select([0], [], [], 0)[0])
+
+
 def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
     """Answer calls of an object's methods until the parent is gone. `early`: import onnxruntime at once."""
-    source = sys.stdin.buffer
+    source = io.BufferedReader(io.FileIO(0, closefd=False), 1)  # reads no further request: see `is_awaited`
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # output of a runtime must not enter the messages
         if early:
@@ -98,6 +104,8 @@ def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
                 else:
                     answer = ("done", getattr(served, method)(*args))
             except Exception as e:
+                import traceback  # text, tokens: only for errors
+
                 e.add_note(f"in the worker:\n{traceback.format_exc()}")  # tracebacks are lost in pickling
                 answer = ("raised", e)
             send(target, answer)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.inputs.plan import Plan
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """Description of the inputs of a case."""
 
     name: str
@@ -116,13 +114,13 @@ OWN: Final = (
 )
 # Further cases for coverage gaps: they may show a fault, but do not close a gap.
 FURTHER: Final = (
-    *(replace(RECIPES[name], proves=False) for name in ("zeros", "ones", "extremes")),
+    *(RECIPES[name]._replace(proves=False) for name in ("zeros", "ones", "extremes")),
     Recipe("more rows", "another", rows=True, proves=False),
 )
 # Further cases for constants in only one of the two models.
 OF_BOTH: Final = (
     *(r for r in RECIPES.values() if r.beyond),
-    *(replace(RECIPES[name], name=f"{name}, of both") for name in ("wide", "edges", "below", "above")),
+    *(RECIPES[name]._replace(name=f"{name}, of both") for name in ("wide", "edges", "below", "above")),
 )
 GROUPS: Final = {
     "all": tuple(RECIPES),

@@ -85,13 +85,14 @@ class Forward(Generic[Fact]):
     def follow(self, nodes: Sequence[NodeProto]) -> None:
         """Analyse nodes, in topological order."""
         for node in ordered(nodes):
-            for name in node.output:
+            outputs, kind = node.output[:], node.op_type
+            for name in outputs:
                 self.constants.pop(name, None)  # the name may denote a different value in a sibling body
-            if node.op_type == "Constant" and (tensor := held(node)) is not None:
-                self.constants[node.output[0]] = tensor
-            reads = [*map(self.of, node.input)]
+            if kind == "Constant" and (tensor := held(node)) is not None:
+                self.constants[outputs[0]] = tensor
+            reads = [*map(self.of, node.input[:])]
             bodies = bodies_of(node)
-            if bodies and node.op_type in STANDARD_BODIES:
+            if bodies and kind in STANDARD_BODIES:
                 made = self._bodies(node, bodies, reads)
             elif (function := self._called(node)) is not None:
                 made = self._call(function, node, reads)
@@ -99,7 +100,7 @@ class Forward(Generic[Fact]):
                 made = self.transfer(node, reads)
                 for body in bodies:
                     self._body(node, body, [] if self.MUST else self.entering(node, body, reads))
-            self._set(node.output, made)
+            self._set(outputs, made)
 
     def _bodies(
         self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[Fact | None]

@@ -15,6 +15,7 @@ from onnxopt.verification.model.dataflow import STANDARD_BODIES, Forward, carrie
 from onnxopt.verification.model.nodes import (
     Functions,
     Name,
+    bodies_of,
     deciding_of,
     first_of,
     held,
@@ -227,7 +228,8 @@ class Deciding(Forward[int]):
         if kind in MEASURING:
             return [0] * len(node.output)
         floats = bool(every & _FLOAT) and kind not in GIVE_OTHERS
-        decides = bool(_DECIDING & (self._within.get(kind) or operator_names([node])))
+        names = self._within.get(kind) or (operator_names([node]) if bodies_of(node) else (kind,))
+        decides = not _DECIDING.isdisjoint(names)
         if kind == "Cast":
             floats = int_of(node, "to", 1) in _FLOAT_CODES
             decides = not floats

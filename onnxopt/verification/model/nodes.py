@@ -79,11 +79,12 @@ def int_of(node: NodeProto, name: str, default: int = 0) -> int:
 
 def ordered(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
     """Return the nodes in topological order, unchanged if already sorted."""
-    later = {o for node in nodes for o in node.output[:] if o}
+    read = set[str]()
     for node in nodes:
-        if not later.isdisjoint(node.input[:]):
+        read.update(node.input[:])
+        read.discard("")
+        if not read.isdisjoint(node.output[:]):
             return [nodes[i] for i in in_order(nodes, [list(reads_of(n)) for n in nodes])]
-        later.difference_update(node.output[:])
     return nodes
 
 

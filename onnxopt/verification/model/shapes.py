@@ -57,7 +57,7 @@ class Call:
         self.node, self._integers = node, integers
         self.shapes = [k.shape for k in known]
         self.elements = [_elements(k) for k in known]
-        self._says: Mapping[str, AttributeProto] = {a.name: a for a in node.attribute}
+        self._says: Mapping[str, AttributeProto] = {a.name: a for a in node.attribute[:]}
 
     @property
     def first(self) -> Shape:

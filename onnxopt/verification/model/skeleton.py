@@ -11,10 +11,9 @@ import math
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
@@ -50,8 +49,7 @@ _DTYPES: Final[dict[int, Any]] = {t.code: t.dtype for t in TYPES if t.kind in "f
 _DATA: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """An operand of a random node, renamed to be compared."""
 
     read: str  # name in the file

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -128,7 +128,7 @@ class Channels:
 
     def noted(self, noise: Difference) -> Difference:
         """Return the noise with whether rows or channels are left."""
-        return replace(noise, uneven=self.any)
+        return noise._replace(uneven=self.any)
 
 
 def _are_tensors(a: Any, b: Any) -> bool:
@@ -214,7 +214,7 @@ class Jumps:
 
     def noted(self, noise: Difference) -> Difference:
         """Return the noise with whether elements are left."""
-        return replace(noise, unseen=self.any)
+        return noise._replace(unseen=self.any)
 
 
 def is_discrete(kind: str) -> bool:
@@ -275,7 +275,7 @@ def _noted(noise: list[Difference], unexplained: Unexplained | None, kind: str) 
     """Return the noise of a value with whether elements or channels are left, by case."""
     if unexplained is not None:
         return [one.noted(d) for d, one in zip(noise, unexplained)]
-    return [replace(d, unseen=True) for d in noise] if is_discrete(kind) else noise
+    return [d._replace(unseen=True) for d in noise] if is_discrete(kind) else noise
 
 
 def _measure(

@@ -215,7 +215,7 @@ class Replay:
         if all(d.within(share) for d in differences):
             return True, differences, None
         if self.is_narrow(value):
-            differences = [replace(d, note=_OVER.get(d.note, d.note)) for d in differences]
+            differences = [d._replace(note=_OVER.get(d.note, d.note)) for d in differences]
         if self.pairs.of.get(value) == value:  # a value of equal name has equal shape
             return False, differences, None
         best = self._closest(value, mine, found, share)
@@ -263,7 +263,7 @@ class Replay:
             return Difference()
         if found.note or not found.largest or not self._may_shake(value):
             return found
-        return replace(found, uneven=True) if Channels(mine, theirs, share, fine=self.fine).any else found
+        return found._replace(uneven=True) if Channels(mine, theirs, share, fine=self.fine).any else found
 
     def _makers(self, value: str) -> Iterator[tuple[Program, str]]:
         """Yield (program, name) of a value in A and B."""
