@@ -31,7 +31,6 @@ from onnxopt.proto.messages import (
 )
 from onnxopt.proto.wire import Stored, call_of, map_file, skim
 from onnxopt.verification.model.nodes import Functions, domain_of
-from onnxopt.verification.model.operators import WITH_BODIES
 from onnxopt.verification.model.views import View, leave_out_false_modes, leave_out_inputs, leave_out_unread
 from onnxopt.verification.runtime import Reference, definitions
 
@@ -134,8 +133,7 @@ class Skeleton:
             leave_out_false_modes(self.proto)
         if call_of("If") in light:
             leave_out_inputs(self.proto)
-        if any(call_of(op) in light for op in WITH_BODIES):
-            leave_out_unread(self.proto)
+        leave_out_unread(self.proto)
         return found
 
     def place(self, tensor: TensorProto) -> Stored | None:

@@ -85,7 +85,7 @@ def leave_out_unread(model: ModelProto) -> None:
     Operators of custom domains may have side effects, and stay with their operands.
     """
     for nodes, outputs in _scopes(model):
-        if not WITH_BODIES.isdisjoint(operator_names(nodes)):
+        if any(map(bodies_of, nodes[:])) and not WITH_BODIES.isdisjoint(operator_names(nodes)):
             prune(nodes, outputs)
 
 
