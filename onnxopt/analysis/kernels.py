@@ -24,7 +24,7 @@ from onnxopt.proto.messages import Array, numpy_dtype, tensor_bytes
 
 Results = list[Array] | None
 Kernel = Callable[..., Results]
-_KERNELS: Final[dict[str, Kernel]] = {}
+KERNELS: Final[dict[str, Kernel]] = {}
 _SIZES: Final[dict[str, Callable[..., int]]] = {}  # bytes of the results, by operator
 _NUMBERS: Final = "iufb"
 _MAX_EXACT_FLOAT64: Final = (1 << 53) - 1  # largest integer up to which float64 is exact
@@ -41,7 +41,7 @@ def evaluate(node: Node, inputs: Sequence[Array | None], opset: int) -> Results:
 
     Raises Invalid if the node would fail at run time: it must stay, and fail as before.
     """
-    kernel, operands = _KERNELS.get(node.op), _operands(node, inputs)
+    kernel, operands = KERNELS.get(node.op), _operands(node, inputs)
     if kernel is None or operands is None:
         return None
     try:
@@ -65,14 +65,14 @@ def _operands(node: Node, inputs: Sequence[Array | None]) -> list[Array | None] 
 
 def result_bytes(node: Node, inputs: Sequence[Array | None]) -> int:
     """Return the bytes allocated by `evaluate`: 0 for views and without a kernel."""
-    if node.op not in _KERNELS:
+    if node.op not in KERNELS:
         return 0
     return _SIZES.get(node.op, _broadcast_bytes)(node, *(x for x in inputs if x is not None))
 
 
 def _kernel(*ops: str, size: Callable[..., int] | None = None) -> Callable[[Kernel], Kernel]:
     def add(function: Kernel) -> Kernel:
-        _KERNELS.update(dict.fromkeys(ops, function))
+        KERNELS.update(dict.fromkeys(ops, function))
         if size is not None:
             _SIZES.update(dict.fromkeys(ops, size))
         return function
@@ -153,7 +153,7 @@ for _op, _function, _kinds in (
     ("Greater", np.greater, "iuf"),
     ("GreaterOrEqual", np.greater_equal, "iuf"),
 ):
-    _KERNELS[_op] = _elementwise(_function, _kinds)
+    KERNELS[_op] = _elementwise(_function, _kinds)
 
 
 @_kernel("Where")
@@ -244,7 +244,7 @@ for _op, _ufunc, _since in (
     ("ReduceMax", np.maximum, 18),
     ("ReduceMin", np.minimum, 18),
 ):
-    _KERNELS[_op] = _reduction(_ufunc, _since)
+    KERNELS[_op] = _reduction(_ufunc, _since)
 
 
 def _axes(node: Node, opset: int, since: int, given: Array | None) -> list[int] | None:

@@ -7,17 +7,17 @@ Arithmetic is in float64; rounding to the weights' type happens once, when the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final
 
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.analysis.shapes.sizes import broadcast_shape, order_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.operators import SAME_ORDER
+from onnxopt.operators import IN_PLACE, SAME_ORDER
 from onnxopt.proto.element_types import of
 from onnxopt.proto.messages import Array
 
@@ -221,13 +221,35 @@ def lengths_of(parts: Sequence[Value | None], axis: int) -> list[int] | None:
     return found if len(found) == len(parts) else None
 
 
-def before_move(node: Node, factor: Array, given: Shape, made: Shape) -> Array | None:
-    """Return the factor for the input of `node` (shape `given`) equal to `factor` on its result (shape `made`), or
-    None."""
+def before_move(node: Node, factor: Array) -> Array | None:
+    """Return the factor for the first input of `node` equal to `factor` on its result, or None."""
+    if not factor.ndim or node.op in IN_PLACE:
+        return factor
+    given, made = types.shape(node.inputs[0]), types.shape(node.output)
+    if given is None or made is None:
+        return None
     if node.op == "Transpose":
         back = np.argsort(order_of(node, len(given)))
         return of_rank(factor, len(given)).transpose(back)
     return _regrouped(factor, given, made) if node.op in SAME_ORDER else None
+
+
+def before_split(split: Node, parts: Mapping[Value, Array], rest: float) -> Array | None:
+    """Return the factor for the input of a Split equal to these on `parts`, and to `rest` on other results, or None."""
+    shape = types.shape(split.inputs[0])
+    if not shape:
+        return None
+    axis = int(split.attr("axis") or 0) % len(shape)
+    lengths, other = lengths_of(split.outputs, axis), np.full((), rest)
+    wide = [of_rank(other if v is None else parts.get(v, other), len(shape)) for v in split.outputs]
+    widest = broadcast_shape(*(_put(f.shape, axis, 1) for f in wide))
+    if lengths is None or not 0 < prod(widest) * sum(lengths) <= LARGE:
+        return None
+    return np.concatenate([np.broadcast_to(f, _put(widest, axis, n)) for f, n in zip(wide, lengths)], axis)
+
+
+def _put(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
+    return (*shape[:axis], length, *shape[axis + 1 :])
 
 
 def _regrouped(factor: Array, given: Shape, made: Shape) -> Array | None:

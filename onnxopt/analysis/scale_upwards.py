@@ -15,11 +15,11 @@ import numpy as np
 
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import is_read_by_many
-from onnxopt.analysis.linear import LARGE, before_move, fits, lengths_of, narrowed, of_rank, underflows
+from onnxopt.analysis.linear import before_move, before_split, fits, narrowed, underflows
 from onnxopt.analysis.shapes.sizes import broadcast_shape
 from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
-from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR
+from onnxopt.operators import HOMOGENEOUS, LINEAR
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
 
@@ -156,7 +156,8 @@ def _into_maker(node: Node, value: Value, factor: Array, reach: Reach) -> list[E
     rule = _RULES.get(node.op)
     if rule is not None:
         return rule(node, value, factor, reach)
-    before = _before(node, factor) if value.index == 0 and len(node.outputs) == 1 else None
+    passes = value.index == 0 and len(node.outputs) == 1 and commutes(node, factor)
+    before = before_move(node, factor) if passes else None
     return upwards(node.inputs[0], node, before, reach) if before is not None else None
 
 
@@ -199,17 +200,6 @@ def _either(node: Node, factor: Array, reach: Reach, *places: int) -> list[Edit]
             reach.met.clear()
             reach.met.update(met)
     return None
-
-
-def _before(node: Node, factor: Array) -> Array | None:
-    """Return the factor for the first input equal to `factor` on the result, or None."""
-    if not commutes(node, factor):
-        return None
-    if not factor.ndim or node.op in IN_PLACE:
-        return factor
-    given = types.shape(node.inputs[0])
-    made = types.shape(node.output)
-    return before_move(node, factor, given, made) if given is not None and made is not None else None
 
 
 def commutes(node: Node, factor: Array) -> bool:
@@ -330,21 +320,11 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
 
     If the whole has other readers, all parts are scaled once all are met.
     """
-    whole = node.inputs[0]
-    shape = types.shape(whole)
-    if whole is None or not shape:
-        return None
     asked = _asked_of_parts(node, value, factor, reach)
     if not asked:
         return []
-    axis, one = int(node.attr("axis")) % len(shape), np.ones(())
-    lengths = lengths_of(node.outputs, axis)
-    wide = [of_rank(one if v is None else asked.get(v, one), len(shape)) for v in node.outputs]
-    widest = broadcast_shape(*(_put(f.shape, axis, 1) for f in wide))
-    if lengths is None or not 0 < prod(widest) * sum(lengths) <= LARGE:
-        return None
-    joined = [np.broadcast_to(f, _put(widest, axis, n)) for f, n in zip(wide, lengths)]
-    return upwards(whole, node, np.concatenate(joined, axis), reach)
+    joined = before_split(node, asked, 1.0)
+    return None if joined is None else upwards(node.inputs[0], node, joined, reach)
 
 
 def _taken_apart(concat: Node) -> Node | None:
@@ -370,10 +350,6 @@ def _unsigned(value: Value) -> Value:
 
 def _is_only_read(value: Value) -> bool:
     return not value.is_output and readers_of(value) <= 1
-
-
-def _put(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
-    return (*shape[:axis], length, *shape[axis + 1 :])
 
 
 def _parts(split: Node) -> list[Value]:

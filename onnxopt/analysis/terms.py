@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import READ_BY_MANY, is_read_by_many
-from onnxopt.analysis.linear import LARGE, before_move, fits, lengths_of, narrowed, of_rank
+from onnxopt.analysis.linear import before_move, before_split, fits, narrowed
 from onnxopt.analysis.scale_upwards import is_quantized, readers_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -49,33 +49,11 @@ def bias_for(value: Value, reader: Node, term: Array) -> Bias | str:
         if node.op not in MOVES:
             return _into(node, value, term)
         source = node.inputs[0]
-        before = _of_whole(node, value, term) if node.op == "Split" else _before(node, source, term)
+        before = before_split(node, {value: term}, 0.0) if node.op == "Split" else before_move(node, term)
         if source is None or before is None:
             return _UNKNOWN_SIZES
         value, reader, term = source, node, before
     return _NOWHERE
-
-
-def _before(node: Node, source: Value | None, term: Array) -> Array | None:
-    if not term.ndim or node.op == "Identity":
-        return term
-    given, made = types.shape(source), types.shape(node.output)
-    return before_move(node, term, given, made) if given is not None and made is not None else None
-
-
-def _of_whole(split: Node, part: Value, term: Array) -> Array | None:
-    """Return the term of a Split's input: zeros for the other parts."""
-    shape = types.shape(part)
-    if not shape:
-        return None
-    axis = int(split.attr("axis") or 0) % len(shape)
-    lengths, wide = lengths_of(split.outputs, axis), of_rank(term, len(shape))
-    dims = [*wide.shape[:axis], sum(lengths or ()), *wide.shape[axis + 1 :]]
-    if lengths is None or not 0 < np.prod(dims, dtype=float) <= LARGE:
-        return None
-    whole, first = np.zeros(dims), sum(lengths[: part.index])
-    whole[(slice(None),) * axis + (slice(first, first + lengths[part.index]),)] = wide
-    return whole
 
 
 def _into(node: Node, made: Value, term: Array) -> Bias | str:

@@ -10,7 +10,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.bindings import pin
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.model import Model, function_label
+from onnxopt.graph.model import Model, function_label, values_read
 from onnxopt.graph.node import HELD, Node
 from onnxopt.graph.schema import DEFAULTS_SINCE, FUNCTIONS_SINCE, adopt_opsets, import_domain, raise_ir_version
 from onnxopt.graph.structure import interface_of
@@ -285,7 +285,7 @@ class _Reader:
             bodies[key] = Graph(self.model, proto, node, key)
             self.read_graph(bodies[key], proto)
         node.graph = None
-        return any(p.graph is None for p in captured(node, graph))
+        return any(p.graph is None for p in makers(node, graph))
 
     def new_node(self, graph: Graph, proto: NodeProto) -> Node:
         """Return a node with its outputs defined; its inputs may be defined by later nodes."""
@@ -300,18 +300,9 @@ class _Reader:
         return node
 
 
-def captured(node: Node, graph: Graph) -> set[Node]:
-    """Return the nodes of `graph`, the scope of `node`, whose outputs the bodies of `node` read."""
-    found: set[Node] = set()
-    for body in node.bodies.values():
-        for inner in body.walk():
-            for v in inner.operands:
-                if v.producer is not None and v.graph is graph:
-                    found.add(v.producer)
-        for v in body.outputs:
-            if v.producer is not None and v.graph is graph:
-                found.add(v.producer)
-    return found
+def makers(node: Node, graph: Graph) -> set[Node]:
+    """Return the nodes of `graph`, the scope of `node`, whose outputs `node` and its bodies read."""
+    return {v.producer for v in values_read(node) if v.producer is not None and v.graph is graph}
 
 
 def stable_order(needs: Sequence[Iterable[int]]) -> list[int]:
@@ -340,10 +331,7 @@ def sort_nodes(graph: Graph) -> None:
 
     nodes = list(graph)
     position = {node: i for i, node in enumerate(nodes)}
-    needs = [
-        {position[n] for n in (*(v.producer for v in node.operands), *captured(node, graph)) if n in position}
-        for node in nodes
-    ]
+    needs = [{position[n] for n in makers(node, graph) if n in position} for node in nodes]
     try:
         order = stable_order(needs)
     except CycleError as e:

@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis import types
+from onnxopt.analysis import kernels, types
 from onnxopt.analysis.shapes.rounding import rounded
 from onnxopt.analysis.shapes.sizes import (
-    axis_of,
-    cuts_of,
     elementwise,
-    indices,
     ints,
     listed_by,
-    order_of,
     product,
     reduced,
     where_known,
@@ -210,44 +206,18 @@ def _where(s: ShapeData, n: Node) -> Array:
 # -- movement -------------------------------------------------------------------------------------------------
 
 
-@_rule("Identity")
-def _handed_on(s: ShapeData, n: Node) -> Array:
-    return s.data_in(n, 0)
+@_rule("Gather", "Identity", "Slice", "Split")
+def _moved(s: ShapeData, n: Node) -> list[Array] | None:
+    """Return the elements of the first operand as the kernel for constants moves them; other operands are numbers."""
+    places = [None if v is None else s.data_of(v).astype(np.int64) for v in n.inputs[1:]]
+    made = kernels.KERNELS[n.op](n, n.output.graph.opset(), s.data_in(n, 0), *places)
+    return None if made is None else [x if isinstance(x, np.ndarray) else _array(x) for x in made]
 
 
-@_rule("Gather")
-def _gathered(s: ShapeData, n: Node) -> Array | None:
-    x, places = s.data_in(n, 0), s.data_in(n, 1)
-    if x.ndim == 0 or ints(places) is None:
-        return None
-    at = np.array(places.tolist(), np.int64).reshape(places.shape)
-    axis = axis_of(n.attr("axis"), x.ndim)
-    if ((at < -x.shape[axis]) | (at >= x.shape[axis])).any():
-        return None
-    taken = np.take(x, at, axis=axis)
-    return taken if isinstance(taken, np.ndarray) and taken.dtype == object else _array(taken)
-
-
-@_rule("Slice")
-def _sliced(s: ShapeData, n: Node) -> Array | None:
-    x = s.data_in(n, 0)
-    found = cuts_of(s, n, x.ndim)
-    for axis, start, end, step in found or ():
-        taken = indices(start, end, step, x.shape[axis]) if isinstance(start, int) and isinstance(end, int) else None
-        if taken is None:
-            return None
-        x = x[(slice(None),) * axis + (taken,)]
-    return x if found else None
-
-
-@_rule("Split")
-def _split(s: ShapeData, n: Node) -> list[Array] | None:
-    """Return the contents of each output of a Split of a vector."""
-    x, lengths = s.data_in(n, 0), [s.shape(v) for v in n.outputs]
-    sizes = [d[0] for d in lengths if d is not None and len(d) == 1 and isinstance(d[0], int)]
-    if x.ndim != 1 or len(sizes) < len(lengths) or sum(sizes) != x.size:
-        return None
-    return np.split(x, np.cumsum(sizes)[:-1])
+@_rule("Expand", "Transpose")
+def _rearranged(s: ShapeData, n: Node) -> Array | list[Array] | None:
+    """Return the elements of a small result, for types only: rewrites leave constants to constant folding."""
+    return _moved(s, n) if s.assumed else None
 
 
 @_rule("Concat")
@@ -267,15 +237,6 @@ def _unknown(s: ShapeData, v: Value | None) -> Array:
     if not isinstance(length, int) or length > SMALL:
         raise ValueError
     return np.full(length, None, dtype=object)
-
-
-@_rule("Expand", "Transpose")
-def _rearranged(s: ShapeData, n: Node) -> Array | None:
-    """Return the elements of a small result, for types only: rewrites leave constants to constant folding."""
-    x, numbers = s.data_in(n, 0), ints(_array(s.dims_of(n.outputs[0])))
-    if not s.assumed or numbers is None or math.prod(numbers) > SMALL:
-        return None
-    return x.transpose(order_of(n, x.ndim)) if n.op == "Transpose" else np.broadcast_to(x, numbers)
 
 
 @_rule("Reshape", "Squeeze", "Unsqueeze")
