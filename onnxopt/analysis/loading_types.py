@@ -20,7 +20,6 @@ from onnxopt.proto.messages import (
     Array,
     array_to_tensor,
     element_type,
-    numpy_dtype,
     tensor_bytes,
     tensor_to_array,
     tensor_type,
@@ -40,7 +39,7 @@ def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
     arrays = known_operands(node, given)
     if arrays is not None and not node.has_references and kernels.result_bytes(node, arrays) <= DATA_UP_TO:
         try:
-            results = evaluate(node, arrays, opset_of(node))
+            results = kernels.evaluate(node, arrays, opset_of(node))
         except kernels.Invalid:
             return None
         if results is not None:
@@ -163,20 +162,7 @@ def _kinds(found: Iterable[tuple[Value | None, Shape | None]]) -> dict[Value, Kn
 
 # -- inferred types and known contents -------------------------------------------------------------------------
 
-_MAX_EXACT_FLOAT16: Final = 1 << 11  # largest size at which float16 is exact
-_NUMERIC_KINDS: Final = "iuf"
 _BRANCHES_DIFFER: Final = 11  # opset from which on branches of an If may have different shapes
-
-
-def evaluate(node: Node, arrays: list[Array | None], opset: int) -> list[Array] | None:
-    """Return the results of `kernels.evaluate`, also for a Cast of sizes to floats, which runtimes follow."""
-    found, x = kernels.evaluate(node, arrays, opset), arrays[0] if arrays else None
-    if found is None and node.op == "Cast" and x is not None and element_kind(x) in _NUMERIC_KINDS and x.size:
-        kind, wide = numpy_dtype(node.attr("to")), x.astype(np.float64)
-        if element_kind(kind) in _NUMERIC_KINDS and (wide == np.clip(np.floor(wide), 0, _MAX_EXACT_FLOAT16)).all():
-            made = x.astype(kind)
-            return [made] if (made.astype(np.float64) == wide).all() else None
-    return found
 
 
 def dims_of(value: Value, given: Mapping[Value, Known]) -> Shape | None:
