@@ -13,6 +13,7 @@ from onnxopt.analysis import kernels
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import SAME_ORDER
+from onnxopt.proto.element_types import BY_CODE, TYPES
 from onnxopt.proto.messages import Array, attribute_bytes, element_type, numpy_dtype, tensor_bytes
 
 # -- equal calls -----------------------------------------------------------------------------------------------
@@ -125,21 +126,8 @@ def _is_half(kind: int, dims: Sequence[int], sizes: Mapping[int, int]) -> bool:
 
 # -- quantization, where every correct runtime computes the same bits ------------------------------------------
 
-# Smallest and largest integer; for float8 the largest finite number.
-_RANGES: Final = {
-    TensorProto.UINT8: (0, 255),
-    TensorProto.INT8: (-128, 127),
-    TensorProto.UINT16: (0, 65535),
-    TensorProto.INT16: (-32768, 32767),
-    TensorProto.UINT4: (0, 15),
-    TensorProto.INT4: (-8, 7),
-}
-_MAX_QUANTIZED: Final = {
-    TensorProto.FLOAT8E4M3FN: 448.0,
-    TensorProto.FLOAT8E4M3FNUZ: 240.0,
-    TensorProto.FLOAT8E5M2: 57344.0,
-    TensorProto.FLOAT8E5M2FNUZ: 57344.0,
-}
+_INTEGERS: Final = frozenset(t.code for t in TYPES if t.kind in "iu" and t.bits in (4, 8, 16))
+_FLOAT8: Final = frozenset(t.code for t in TYPES if t.name.startswith(("float8_e4", "float8_e5")))
 _INT32: Final = 2.0**31
 
 
@@ -156,7 +144,7 @@ def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
     quotient = _quotient(node, x, scale)
     if quotient is None:
         return None
-    if kind in _MAX_QUANTIZED:
+    if kind in _FLOAT8:
         return _as_float8(quotient, zero, kind, node.attr("saturate", 1))
     return _as_integers(node, quotient, zero, kind)
 
@@ -172,15 +160,15 @@ def _quotient(node: Node, x: Array, scale: Array) -> Array | None:
 
 def _as_integers(node: Node, quotient: Array, zero: Array | None, kind: int) -> Array | None:
     offset = np.zeros((), np.int64) if zero is None else _along(node, zero.astype(np.int64), quotient.shape)
-    if offset is None or kind not in _RANGES:
+    if offset is None or kind not in _INTEGERS:
         return None
-    low, high = _RANGES[kind]
+    low, high = BY_CODE[kind].integers
     whole = np.rint(np.clip(quotient.astype(np.float64), low - offset, high - offset)).astype(np.int64) + offset
     return np.asarray(whole.astype(numpy_dtype(kind)))
 
 
 def _as_float8(quotient: Array, zero: Array | None, kind: int, saturates: int) -> Array | None:
-    largest = _MAX_QUANTIZED[kind]
+    largest = BY_CODE[kind].high
     if (zero is not None and zero.astype(np.float32).any()) or not (saturates or (np.abs(quotient) <= largest).all()):
         return None
     return np.asarray(np.clip(quotient, -largest, largest).astype(numpy_dtype(kind)))
@@ -209,7 +197,7 @@ def dequantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
     if x is None or scale is None or scale.dtype not in (np.float32, np.float16) or node.attr("output_dtype", 0):
         return None
     steps = _along(node, scale.astype(np.float32), x.shape)
-    wide = np.float32 if element_type(x) in _MAX_QUANTIZED else np.int64
+    wide = np.float32 if element_type(x) in _FLOAT8 else np.int64
     offset = np.zeros((), wide) if zero is None else _along(node, zero.astype(wide), x.shape)
     if steps is None or offset is None:
         return None

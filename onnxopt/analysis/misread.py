@@ -248,23 +248,19 @@ def _sizes(kind: Typed) -> list[str] | None:
 @_register(_ASSUMED, "Einsum")
 def _are_one(einsum: NodeProto, shapes: Shapes) -> bool:
     """Whether each letter of an equation has the same size in all operands of known rank; dots may vary in rank."""
-    equation = next((a.s.decode(errors="replace") for a in einsum.attribute if a.name == "equation"), "")
+    from onnxopt.operators.operands import read_equation
+
+    text = next((a.s.decode(errors="replace") for a in einsum.attribute if a.name == "equation"), "")
+    read = read_equation(text, [None if dims is None else len(dims) for dims in shapes])
     sizes: dict[str, set[str]] = {}
-    for term, dims in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes):
-        for letter, dim in zip(_letters(term, len(dims or ())), dims or ()):
+    for term, dims in zip(() if read is None else read.terms, shapes):
+        for letter, dim in zip(term, dims or ()):
             sizes.setdefault(letter, set()).add(dim)
-    return all(_is_one_size(letter, found) for letter, found in sizes.items())
+    return read is not None and all(_is_one_size(letter, found) for letter, found in sizes.items())
 
 
 def _is_one_size(letter: str, found: set[str]) -> bool:
     return len(found) == 1 or (letter[0] == "." and all("dim_value" in d for d in found))
-
-
-def _letters(term: str, rank: int) -> list[str]:
-    """Return a name for each axis of an operand: the letter, and .2, .1 for the axes of dots."""
-    before, dots, behind = term.partition("...")
-    count = rank - len(before + behind) if dots else 0
-    return [*before, *(f".{i}" for i in range(count, 0, -1)), *behind]
 
 
 @_register(_ASSUMED, "PRelu")
