@@ -27,7 +27,6 @@ Kernel = Callable[..., Results]
 KERNELS: Final[dict[str, Kernel]] = {}
 _SIZES: Final[dict[str, Callable[..., int]]] = {}  # bytes of the results, by operator
 _NUMBERS: Final = "iufb"
-_MAX_EXACT_FLOAT64: Final = (1 << 53) - 1  # largest integer up to which float64 is exact
 # Operands that no kernel accepts; a runtime reports the error.
 _UNUSUAL: Final = (ValueError, IndexError, TypeError, KeyError, AttributeError, ArithmeticError)
 
@@ -105,10 +104,6 @@ def _range_bytes(node: Node, *operands: Array) -> int:
         return 0
     start, limit, delta = (int(x.item()) for x in operands)
     return max(0, -((start - limit) // delta)) * operands[0].itemsize if delta else 0
-
-
-def _listed_bytes(node: Node, *operands: Array) -> int:
-    return sum(8 * x.size * max(1, x.ndim) for x in operands)
 
 
 def _tiled_bytes(node: Node, *operands: Array) -> int:
@@ -217,34 +212,6 @@ def _cast(node: Node, opset: int, x: Array) -> Results:
     if x.dtype == np.float64 and dtype == np.float16:
         return None  # some runtimes round twice
     return [x.astype(dtype)]
-
-
-def _reduction(function: np.ufunc, since: int) -> Kernel:
-    """Return the kernel of a Reduce*, with `axes` an operand from opset `since` on."""
-
-    def run(node: Node, opset: int, x: Array, given: Array | None = None) -> Results:
-        axes = _axes(node, opset, since, given)
-        if element_kind(x) not in "iu" or x.size == 0:
-            return None  # the summation order of floats depends on the runtime
-        if not axes and node.attr("noop_with_empty_axes", 0) == 1:
-            return [x]
-        how: dict[str, Any] = {"axis": tuple(axes or range(x.ndim)), "keepdims": node.keeps_dims}
-        result = function.reduce(x, **how)
-        wide = function.reduce(np.abs(x).view(f"u{x.itemsize}"), dtype=np.float64, **how)
-        if (wide > min(of(x.dtype).high, _MAX_EXACT_FLOAT64)).any():
-            return None  # on overflow runtimes wrap or saturate; some sum in float64
-        return [result.astype(x.dtype)]
-
-    return run
-
-
-for _op, _ufunc, _since in (
-    ("ReduceSum", np.add, 13),
-    ("ReduceProd", np.multiply, 18),
-    ("ReduceMax", np.maximum, 18),
-    ("ReduceMin", np.minimum, 18),
-):
-    KERNELS[_op] = _reduction(_ufunc, _since)
 
 
 def _axes(node: Node, opset: int, since: int, given: Array | None) -> list[int] | None:
@@ -388,8 +355,3 @@ def _split(node: Node, opset: int, x: Array, given: Array | None = None) -> Resu
     if sum(sizes) != x.shape[axis] or len(sizes) != count:
         return None
     return list(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
-
-
-@_kernel("NonZero", size=_listed_bytes)
-def _nonzero(node: Node, opset: int, x: Array) -> Results:
-    return [np.array(np.nonzero(np.atleast_1d(x)), np.int64)]
