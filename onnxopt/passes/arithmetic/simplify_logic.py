@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import permutations
 from typing import Final
 
 import numpy as np
@@ -11,7 +9,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis.shapes.index_tensors import number
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node, producer
+from onnxopt.graph.node import producer
 from onnxopt.operators import COMPARISONS, PICKS, PLACES
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import is_float
@@ -48,34 +46,17 @@ def same_truth(m: Match, p: Value) -> Value:
     return p
 
 
-_PRODUCTS: Final = [op.Mul(var(name), ..., name=f"of_{name}", reads={"Cast"}) for name in ("x", "y")]
-
-
-# in a single order: otherwise all eight variants would be tried at every sum of products
-@rewrite(op.Add(*_PRODUCTS, ...))
-def choice_by_products(m: Match, x: Value, y: Value) -> Value:
+@rewrite(
+    op.Add(
+        op.Mul(op.Cast(var("p"), shared=True), var("a")),
+        op.Mul(op.Cast(op.Not(var("p"), shared=True), shared=True), var("b")),
+    )
+)
+def choice_by_products(m: Match, p: Value, a: Value, b: Value) -> Value:
     """Cast(p) a + Cast(not p) b = Where(p, a, b), of integers: zero times an infinity is no zero."""
-    picked, left = (list(_picked(product)) for product in (m.of_x, m.of_y))
-    choices = [(p, a, b) for p, a in picked for q, b in left if _is_not(q, p)]
-    choices += [(q, b, a) for p, a in picked for q, b in left if _is_not(p, q)]
-    if not choices:
-        m.skip()
-    p, a, b = choices[0]
     m.require(m.dtype(a) in _COMPARED, "not integers, of which zero times each is zero")
     m.require(m.opset >= 9, "before opset 9 there is no Where")
     return m.op.Where(p, a, b)
-
-
-def _picked(product: Node) -> Iterator[tuple[Value, Value]]:
-    """Yield (p, a) of Cast(p) a."""
-    for cast, a in permutations(product.inputs):
-        p = cast.producer.inputs[0] if cast and cast.producer and cast.producer.op == "Cast" else None
-        if p is not None and a is not None:
-            yield p, a
-
-
-def _is_not(q: Value, p: Value) -> bool:
-    return q.producer is not None and q.producer.op == "Not" and q.producer.inputs[0] is p
 
 
 _WIDENED: Final = op.Cast(var("i"), name="cast", shared=True)

@@ -10,7 +10,6 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
-from onnxopt.graph.node import present, producer
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
@@ -95,13 +94,15 @@ def softsign(m: Match, x: Value) -> Value:
     return m.op.Softsign(x)
 
 
+_GREATER: Final = one_of("Greater", "GreaterOrEqual")(var("x"), 0, name="side", shared=True)
+_LESS: Final = one_of("Less", "LessOrEqual")(var("x"), 0, name="side", shared=True)
 _SLOPED: Final = op.Mul(var("x"), const("slope"))
 
 
 @rewrite(
     either(
-        op.Where(one_of("Greater", "GreaterOrEqual")(var("x"), 0, shared=True), var("x"), _SLOPED),
-        op.Where(one_of("Less", "LessOrEqual")(var("x"), 0, shared=True), _SLOPED, var("x")),
+        op.Where(_GREATER, var("x"), _SLOPED),
+        op.Where(_LESS, _SLOPED, var("x")),
         op.Max(var("x"), _SLOPED),
     )
 )
@@ -128,39 +129,28 @@ def prelu(m: Match, x: Value, slope: Array) -> Value:
     return m.op.PRelu(x, m.const(slope if m.anchor.op == "Sub" else -slope, like=slope))
 
 
-_LESS_ONE: Final = either(op.Sub(op.Exp(var("power")), 1), op.Add(op.Exp(var("power")), -1))
-_SATURATING: Final = either(op.Mul(_LESS_ONE, const("alpha")), _LESS_ONE)
+def saturating(*same: Pattern) -> Pattern:
+    """Return the pattern of a (exp(x) - 1), perhaps of values equal to x below zero.
+
+    JAX clips larger values, whose exponential might be infinite.
+    """
+    power = op.Exp(either(var("x"), op.Min(var("x"), 0, shared=True), *same))
+    less_one = either(op.Sub(power, 1), op.Add(power, -1))
+    return either(op.Mul(less_one, const("alpha")), less_one)
 
 
 @rewrite(
     either(
-        op.Where(one_of("Greater", "GreaterOrEqual")(var("x"), 0, name="side", shared=True), var("x"), _SATURATING),
-        op.Where(one_of("Less", "LessOrEqual")(var("x"), 0, name="side", shared=True), _SATURATING, var("x")),
-        op.Add(op.Relu(var("x"), name="side"), op.Min(_SATURATING, 0)),
+        op.Where(_GREATER, var("x"), saturating(op.Where(_GREATER, var("other"), var("x"), shared=True))),
+        op.Where(_LESS, saturating(op.Where(_LESS, var("x"), var("other"), shared=True)), var("x")),
+        op.Add(op.Relu(var("x")), op.Min(saturating(), 0)),
     )
 )
-def elu(m: Match, x: Value, power: Value, alpha: Array | None = None) -> Value:
+def elu(m: Match, x: Value, other: Value | None = None, alpha: Array | None = None) -> Value:
     """Where(x > 0, x, a (exp(x) - 1)) = Relu(x) + Min(a (exp(x) - 1), 0) = Elu(x, alpha = a)."""
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     m.require(alpha is None or (is_number(m, alpha, x) and 0 < alpha.item() < math.inf), "no finite factor above 0")
-    m.require(power is x or _is_same_below_zero(m, power, x), "the power of something else")
     return m.op.Elu(x, alpha=1.0 if alpha is None else float(alpha.item()))
-
-
-def _is_same_below_zero(m: Match, power: Value, x: Value) -> bool:
-    """Whether `power` equals x for x <= 0. JAX clips larger values, whose exponential might be infinite."""
-    node = producer(power, "Min", "Where")
-    if node is None or x not in node.inputs:
-        return False
-    if node.op == "Min":
-        others = [v for v in present(node.inputs) if v is not x]
-        return len(others) == 1 and others[0].constant and is_zero(m, others[0], x)
-    side = m.side.op in ("Less", "LessOrEqual")
-    return node.inputs[0] is m.side.output and node.inputs[1 if side else 2] is x
-
-
-def is_zero(m: Match, v: Value, x: Value) -> bool:
-    return is_number(m, v.array, x) and v.array.item() == 0
 
 
 @rewrite(op.Mul(op.Elu(var("x"), name="elu"), const("gamma")))

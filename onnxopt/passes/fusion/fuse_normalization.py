@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,17 +36,18 @@ def mean_of(x: Pattern, name: str) -> Call:
     return one_of("GlobalAveragePool", "ReduceMean")(x, ..., name=name)
 
 
-def mean() -> Call:
-    return mean_of(var("x"), "mean")
-
-
-def centered() -> Call:
-    return op.Sub(var("x"), mean(), name="centered")
-
-
-def moment(x: Callable[[], Pattern]) -> Call:
+def moment(x: Pattern) -> Call:
     """Return the pattern of a mean of squares."""
-    return mean_of(either(op.Pow(x(), 2), op.Mul(x(), x())), "moment")
+    return mean_of(squared(x), "moment")
+
+
+def squared(x: Pattern) -> Pattern:
+    return either(op.Pow(x, 2), op.Mul(x, x))
+
+
+_MEAN: Final = mean_of(var("x"), "mean")
+_CENTERED: Final = op.Sub(var("x"), _MEAN, name="centered")
+_DIFFERENCE_OF_MOMENTS: Final = op.Max(op.Sub(moment(var("x")), squared(_MEAN)), 0)
 
 
 def over_root(x: Pattern, variance: Pattern) -> tuple[Call, ...]:
@@ -77,16 +77,11 @@ def width(m: Match, x: Value, eps: Array, axis: int = -1) -> int:
     return size
 
 
-def difference_of_moments() -> Call:
-    """Return the pattern of max(mean(x²) - mean², 0), a variance."""
-    return op.Max(op.Sub(moment(lambda: var("x")), either(op.Pow(mean(), 2), op.Mul(mean(), mean()))), 0)
-
-
 @rewrite(
     either(
-        *over_root(centered(), moment(centered)),
-        *to_power(centered(), moment(centered)),
-        *over_root(centered(), difference_of_moments()),
+        *over_root(_CENTERED, moment(_CENTERED)),
+        *to_power(_CENTERED, moment(_CENTERED)),
+        *over_root(_CENTERED, _DIFFERENCE_OF_MOMENTS),
     )
 )
 def layer_normalization(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
@@ -124,7 +119,7 @@ def is_along(m: Match, c: Array, x: Value, size: int, axis: int) -> bool:
     return c.ndim <= rank and (c.size == 1 or (c.size == size and lies))
 
 
-@rewrite(either(*over_root(var("x"), moment(lambda: var("x"))), *to_power(var("x"), moment(lambda: var("x")))))
+@rewrite(either(*over_root(var("x"), moment(var("x"))), *to_power(var("x"), moment(var("x")))))
 def rms_normalization(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
     """x / sqrt(mean(x²) + eps) = RMSNormalization(x, 1), or that of x and a scale."""
     m.require(m.opset >= 23, "RMSNormalization is there from opset 23 on")
@@ -173,22 +168,18 @@ def turned(m: Match, x: Value) -> Value:
     return m.op.Transpose(x, like=m.turned) if "turned" in m.bindings.nodes else x
 
 
-def rows() -> Call:
-    return op.Reshape(var("x"), ..., name="rows", shared=True)
-
-
-def from_mean() -> Call:
-    return op.Sub(rows(), op.ReduceMean(rows(), ..., name="mean"), name="centered")
+_ROWS: Final = op.Reshape(var("x"), ..., name="rows", shared=True)
+_MEAN_OF_ROWS: Final = op.ReduceMean(_ROWS, ..., name="mean")
 
 
 @rewrite(
     op.Reshape(
         op.BatchNormalization(
-            rows(),
+            _ROWS,
             var("ones"),
             var("zeros"),
-            op.Squeeze(op.ReduceMean(rows(), ..., name="mean"), ...),
-            op.ReduceMean(either(op.Pow(from_mean(), 2), op.Mul(from_mean(), from_mean())), ..., name="moment"),
+            op.Squeeze(_MEAN_OF_ROWS, ...),
+            op.ReduceMean(squared(op.Sub(_ROWS, _MEAN_OF_ROWS, name="centered")), ..., name="moment"),
             name="norm",
         ),
         ...,

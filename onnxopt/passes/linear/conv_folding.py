@@ -13,7 +13,6 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import (
-    Call,
     Match,
     Pattern,
     const,
@@ -28,9 +27,7 @@ from onnxopt.rewriting import (
 )
 from onnxopt.rewriting.rule import again, bias_per_channel
 
-
-def linear_call() -> Call:
-    return one_of("Conv", "ConvTranspose", "Gemm")(var("x"), const("w"), const("b").opt(), name="linear")
+_LINEAR: Final = one_of("Conv", "ConvTranspose", "Gemm")(var("x"), const("w"), const("b").opt(), name="linear")
 
 
 def factors(m: Match, z: Array, w: Array) -> Array:
@@ -60,9 +57,7 @@ def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | N
     return again(m, node, x, weight, bias_value)
 
 
-@rewrite(
-    either(op.Add(linear_call(), const("z")), op.Sub(linear_call(), const("z")), op.Sub(const("z"), linear_call()))
-)
+@rewrite(either(op.Add(_LINEAR, const("z")), op.Sub(_LINEAR, const("z")), op.Sub(const("z"), _LINEAR)))
 def fold_add(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
     """Conv(x; W, b) + z = Conv(x; W, b + z), z - Conv(x; W, b) = Conv(x; -W, z - b)."""
     c = factors(m, z, w)
@@ -71,7 +66,7 @@ def fold_add(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
     return affine_of(m, w, b, None, c if m.anchor.op == "Add" else -c)
 
 
-@rewrite(either(op.Mul(linear_call(), const("z")), op.Div(linear_call(), const("z"))))
+@rewrite(either(op.Mul(_LINEAR, const("z")), op.Div(_LINEAR, const("z"))))
 def fold_multiply(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
     """Conv(x; W, b) * z = Conv(x; Wz, bz); likewise /."""
     a, divides = factors(m, z, w), m.anchor.op == "Div"
@@ -163,11 +158,8 @@ class ConvAddFolding(RewritePass):
     )
 
 
-STATISTICS = (const("scale"), const("shift"), const("mean"), const("var"))
-
-
 def batch_norm(x: Pattern) -> Pattern:
-    return op.BatchNormalization(x, *STATISTICS, name="bn")
+    return op.BatchNormalization(x, const("scale"), const("shift"), const("mean"), const("var"), name="bn")
 
 
 def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Array) -> tuple[Array, Array]:
@@ -193,7 +185,7 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
     return a, c
 
 
-@rewrite(batch_norm(linear_call()))
+@rewrite(batch_norm(_LINEAR))
 def fold_conv_bn(
     m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
 ) -> Value:

@@ -15,12 +15,10 @@ from onnxopt.operators import ARITHMETIC, NONNEGATIVE, POOLS, UNARY
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Call, Match, const, either, one_of, only_read_by, op, rewrite, var
+from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.rule import canonical_operands, listed_axes
 
-
-def padded() -> Call:
-    return op.Pad(var("x"), const("pads"), const("value").opt(), const("axes").opt(), name="pad", shared=True)
+_PADDED: Final = op.Pad(var("x"), const("pads"), const("value").opt(), const("axes").opt(), name="pad", shared=True)
 
 
 def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None, turned: Node | None = None) -> list[int]:
@@ -47,7 +45,7 @@ def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None, tu
     return [int(p) for p in own + full[:, 2:].reshape(-1)]
 
 
-@rewrite(op.Conv(either(padded(), op.Transpose(padded(), shared=True)), var("w"), var("b").opt(), name="conv"))
+@rewrite(op.Conv(either(_PADDED, op.Transpose(_PADDED, shared=True)), var("w"), var("b").opt(), name="conv"))
 def pad_of_conv(
     m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None, w: Value, b: Value | None
 ) -> Value:
@@ -59,7 +57,7 @@ def pad_of_conv(
     return m.op.Conv(moved, w, b, like=m.conv, pads=more, auto_pad=None)
 
 
-@rewrite(op.AveragePool(padded(), name="pool"))
+@rewrite(op.AveragePool(_PADDED, name="pool"))
 def pad_of_average(m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None) -> Value:
     """AveragePool(Pad(x, p)) = AveragePool(x), pads larger by p, which count."""
     m.require(value is None or not value.any(), "the border is not zero")
@@ -70,7 +68,7 @@ def pad_of_average(m: Match, x: Value, pads: Array, value: Array | None, axes: A
     return m.op.AveragePool(x, like=m.pool, pads=_pooled(m, x, pads, axes), count_include_pad=1, auto_pad=None)
 
 
-@rewrite(op.MaxPool(padded(), name="pool"))
+@rewrite(op.MaxPool(_PADDED, name="pool"))
 def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None) -> Value:
     """MaxPool(Pad(x, p, -inf)) = MaxPool(x), with pads larger by p; likewise zeros around non-negative x.
 
