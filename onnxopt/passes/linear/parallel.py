@@ -247,56 +247,26 @@ def _joins_readers(group: Sequence[Node]) -> bool:
 
 
 class _Window(NamedTuple):
-    """The window of a kernel, by axis."""
+    """The window of a kernel, by axis; `pads`: [in front, behind]."""
 
-    kernel: tuple[int, ...]
-    begin: tuple[int, ...]  # padding in front
-    end: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
+    pads: Array
+    strides: Array
+    dilations: Array
 
 
 def window(m: Match, conv: Node, w: Array) -> _Window:
     """Return the window of a Conv; declines if the padding depends on the input."""
-    n = w.ndim - 2
     m.require(conv.attr("auto_pad") in ("NOTSET", "VALID"), "the padding depends on the input")
-    pads = conv.attr("pads") or [0] * (2 * n)
-    strides, dilations = conv.attr("strides") or [1] * n, conv.attr("dilations") or [1] * n
-    return _Window(w.shape[2:], tuple(pads[:n]), tuple(pads[n:]), tuple(strides), tuple(dilations))
+    n = w.ndim - 2
+    pads = np.reshape(conv.attr("pads") or [0, 0] * n, (2, n))
+    return _Window(pads, *(np.array(conv.attr(name) or [1] * n) for name in ("strides", "dilations")))
 
 
-def into(m: Match, w: Array, a: _Window, b: _Window) -> tuple[Array, list[int]]:
-    """Return `w` zero-padded to cover both windows, and the padding of the combined window."""
-    begin = [max(p, q) for p, q in zip(a.begin, b.begin)]
-    end = [max(p, q) for p, q in zip(a.end, b.end)]
-    around = [(0, 0), (0, 0)]
-    for p, q, low, high, d in zip(a.begin, a.end, begin, end, a.dilations):
-        m.require((low - p) % d == 0 and (high - q) % d == 0, "the taps of one kernel fall between those of the other")
-        around.append(((low - p) // d, (high - q) // d))
-    return np.pad(w.astype(np.float64), around), [*begin, *end]
-
-
-def merged(m: Match, first: Node, second: Node, arrays: tuple[Array, Array | None, Array, Array | None]) -> Value:
-    """Return the Conv equal to first(x) + second(x)."""
-    w1, b1, w2, b2 = arrays
-    x = m.value("x")
-    m.require(not quantized(m, x), "the convolutions are quantized")
-    m.require(w1.ndim == w2.ndim and w1.shape[:2] == w2.shape[:2], "the channels differ")
-    a, b = window(m, first, w1), window(m, second, w2)
-    m.require(a.strides == b.strides and a.dilations == b.dilations, "the strides or dilations differ")
-    k1, pads = into(m, w1, a, b)
-    k2, _ = into(m, w2, b, a)
-    m.require(k1.shape == k2.shape, "the kernels are not aligned")
-    m.require(prod(k1.shape[2:]) <= prod(w1.shape[2:]) + prod(w2.shape[2:]), "the kernel that holds both has more taps")
-    bias = None
-    if b1 is not None or b2 is not None:
-        given = [z for z in (b1, b2) if z is not None]
-        m.require(all(z.shape == w1.shape[:1] for z in given), "a bias is not one number per channel")
-        total = sum(z.astype(np.float64) for z in given)
-        bias = m.const(total, like=w1, hint=f"{first.output.name}_bias")
-    weight = m.const(k1 + k2, like=w1, hint=f"{first.output.name}_weight")
-    kernel = list(k1.shape[2:])
-    return m.op.Conv(x, weight, bias, like=first, pads=pads, kernel_shape=kernel, auto_pad=None)
+def widened(m: Match, w: Array, own: _Window, pads: Array) -> Array:
+    """Return `w` with zeros around, the kernel of a window with larger `pads`."""
+    more = pads - own.pads
+    m.require(not (more % own.dilations).any(), "the taps of one kernel fall between those of the other")
+    return np.pad(w.astype(np.float64), [(0, 0), (0, 0), *(more // own.dilations).T])
 
 
 def branch(name: str, w: str, b: str) -> Call:
@@ -314,58 +284,60 @@ def merge_convs(
 
     Likewise (y + Conv(x; W, b)) + Conv(x; V, c).
     """
-    made = merged(m, m.first, m.second, (w1, b1, w2, b2))
+    m.require(not quantized(m, x), "the convolutions are quantized")
+    m.require(w1.ndim == w2.ndim and w1.shape[:2] == w2.shape[:2], "the channels differ")
+    a, b = window(m, m.first, w1), window(m, m.second, w2)
+    same = np.array_equal(a.strides, b.strides) and np.array_equal(a.dilations, b.dilations)
+    m.require(same, "the strides or dilations differ")
+    pads = np.maximum(a.pads, b.pads)
+    k1, k2 = widened(m, w1, a, pads), widened(m, w2, b, pads)
+    m.require(k1.shape == k2.shape, "the kernels are not aligned")
+    m.require(prod(k1.shape[2:]) <= prod(w1.shape[2:]) + prod(w2.shape[2:]), "the kernel that holds both has more taps")
+    given, bias = [z.astype(np.float64) for z in (b1, b2) if z is not None], None
+    if given:
+        m.require(all(z.shape == w1.shape[:1] for z in given), "a bias is not one number per channel")
+        bias = m.const(sum(given), like=w1, hint=f"{m.first.output.name}_bias")
+    weight = m.const(k1 + k2, like=w1, hint=f"{m.first.output.name}_weight")
+    kernel, around = list(k1.shape[2:]), pads.reshape(-1).tolist()
+    made = m.op.Conv(x, weight, bias, like=m.first, pads=around, kernel_shape=kernel, auto_pad=None)
     return made if y is None else m.op.Add(y, made, like=m.anchor)
 
 
-def with_identity(m: Match, w: Array, b: Array | None, scale: Array | None, shift: Array | None) -> Value:
-    """Return conv(x) + (scale x + shift) as a tap in the middle of the kernel; None is scale 1, or shift 0."""
-    conv, x = m.conv, m.value("x")
-    m.require(not quantized(m, x), "the convolutions are quantized")
-    group = conv.attr("group")
-    m.require(w.shape[0] == w.shape[1] * group, "the channel count changes")
-    a = window(m, conv, w)
-    m.require(set(a.strides) == {1}, "the convolution has strides")
-    reach = [d * (k - 1) for d, k in zip(a.dilations, a.kernel)]
-    m.require(all(p + q == r for p, q, r in zip(a.begin, a.end, reach)), "the size of the image changes")
-    m.require(all(p % d == 0 for p, d in zip(a.begin, a.dilations)), "no tap looks at the position itself")
-    middle = tuple(p // d for p, d in zip(a.begin, a.dilations))
-    weight = w.astype(np.float64)
-    channels = np.arange(w.shape[0])
-    factor = np.ones(w.shape[0]) if scale is None else scale
-    m.require(factor.size == w.shape[0], "channel count differs")
-    weight[(channels, channels % w.shape[1], *middle)] += factor
-    bias = m.value("b") if b is not None else None
-    if shift is not None:
-        bias = m.const(shift + (0 if b is None else b.astype(np.float64)), like=w, hint=f"{conv.output.name}_bias")
-    return m.op.Conv(x, m.const(weight, like=w), bias, like=conv)
+_NORM: Final = op.BatchNormalization(var("x"), const("scale"), const("shift"), const("mean"), const("var"), name="bn")
 
 
-@rewrite(op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), var("x")))
-def merge_identity(m: Match, x: Value, w: Array, b: Array | None) -> Value:
-    """Conv(x; W, b) + x = Conv(x; W + I, b), I the identity as a kernel."""
-    return with_identity(m, w, b, None, None)
-
-
-@rewrite(
-    op.Add(
-        op.Conv(var("x"), const("w"), const("b").opt(), name="conv"),
-        op.BatchNormalization(var("x"), const("scale"), const("shift"), const("mean"), const("var"), name="bn"),
-    )
-)
-def merge_batch_norm(
-    m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
+@rewrite(op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), either(var("x"), _NORM)))
+def merge_identity(
+    m: Match,
+    x: Value,
+    w: Array,
+    b: Array | None,
+    scale: Array | None = None,
+    shift: Array | None = None,
+    mean: Array | None = None,
+    var: Array | None = None,
 ) -> Value:
-    """Conv(x; W, b) + BatchNormalization(x) = Conv(x; W + aI, b + c), BatchNormalization(x) = a x + c.
+    """Conv(x; W, b) + x = Conv(x; W + I, b), I the identity as a kernel.
 
-    I is the identity as a kernel.
+    Conv(x; W, b) + BatchNormalization(x) = Conv(x; W + aI, b + c), BatchNormalization(x) = a x + c.
     """
-    m.require(not may_train(m.bn) and m.opset >= 9, "it is in training, or an old form")
-    affine = m.known(
-        linear.batch_norm_affine(scale, shift, mean, var, m.bn.attr("epsilon", 1e-5)), "var + epsilon is not positive"
-    )
-    m.require(np.isfinite(affine[0]).all() and np.isfinite(affine[1]).all(), "the statistics are not finite")
-    return with_identity(m, w, b, *affine)
+    m.require(not quantized(m, x), "the convolutions are quantized")
+    m.require(w.shape[0] == w.shape[1] * m.conv.attr("group"), "the channel count changes")
+    own, weight, channels = window(m, m.conv, w), w.astype(np.float64), np.arange(w.shape[0])
+    m.require((own.strides == 1).all(), "the convolution has strides")
+    reach = own.dilations * (np.array(w.shape[2:]) - 1)
+    m.require((own.pads.sum(axis=0) == reach).all(), "the size of the image changes")
+    m.require(not (own.pads[0] % own.dilations).any(), "no tap looks at the position itself")
+    factor, bias = np.ones(w.shape[0]), m.value("b") if b is not None else None
+    if scale is not None and shift is not None and mean is not None and var is not None:
+        m.require(not may_train(m.bn) and m.opset >= 9, "it is in training, or an old form")
+        affine = linear.batch_norm_affine(scale, shift, mean, var, m.bn.attr("epsilon", 1e-5))
+        factor, c = m.known(affine, "var + epsilon is not positive")
+        m.require(np.isfinite(factor).all() and np.isfinite(c).all(), "the statistics are not finite")
+        m.require(factor.size == w.shape[0], "channel count differs")
+        bias = m.const(c + (0 if b is None else b.astype(np.float64)), like=w, hint=f"{m.conv.output.name}_bias")
+    weight[(channels, channels % w.shape[1], *own.pads[0] // own.dilations)] += factor
+    return m.op.Conv(x, m.const(weight, like=w), bias, like=m.conv)
 
 
 @register
@@ -378,4 +350,4 @@ class ParallelConvMerging(RewritePass):
     """
 
     info = PassInfo("parallel-conv-merging", opt_level=3, after=("conv-bn-folding",), ops=("Conv",))
-    rules = (merge_convs, merge_identity, merge_batch_norm)
+    rules = (merge_convs, merge_identity)

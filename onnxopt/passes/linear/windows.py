@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -220,7 +221,7 @@ def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
         if step.op == "Conv":
             value = _conv_of(m, step, value, axis)
         elif step.op in _WINDOWS:
-            value = m.op[step.op](value, like=step, **_pool(m, step, axis, rank))
+            value = m.op[step.op](value, like=step, **_without(m, step, step.attr("kernel_shape"), axis))
         else:
             value = m.op[step.op](value, *(_narrow(m, c, axis, rank) for c in step.inputs[1:]), like=step)
     return value
@@ -268,19 +269,12 @@ def _narrow(m: Match, constant: Value | None, axis: int, rank: int) -> Value | N
     return m.const(constant.array.squeeze(at), like=constant)
 
 
-def _pool(m: Match, pool: Node, axis: int, rank: int) -> dict[str, Any]:
-    """Return the attributes of a pool without an axis along which its window has a single element."""
-    spatial, i = rank - 2, axis - 2
+def _without(m: Match, node: Node, kernel: Sequence[int], axis: int) -> dict[str, Any]:
+    """Return the attributes of a window without an axis of one element, along which it has one element."""
+    spatial, i = len(kernel), axis - 2
     m.require(i >= 0 and spatial > 1, "it is batch, channels or the only axis of the window")
-    kernel, strides = pool.attr("kernel_shape"), pool.attr("strides") or [1] * spatial
-    pads = pool.attr("pads") or [0] * (2 * spatial)
-    alone = kernel[i] == strides[i] == 1 and pads[i] == pads[i + spatial] == 0
-    m.require(alone and pool.attr("auto_pad") in (None, "NOTSET"), "the window is wider than the axis")
-    return _without(pool, i, spatial)
-
-
-def _without(node: Node, i: int, spatial: int) -> dict[str, Any]:
-    """Return the per-axis attributes of a window, without an axis."""
+    pads = node.attr("pads") or [0] * (2 * spatial)
+    m.require(kernel[i] == 1 and pads[i] == pads[i + spatial] == 0, "the window is wider than the axis")
     given = {name: node.attr(name) for name in ("kernel_shape", "strides", "dilations", "pads")}
     return {name: [n for k, n in enumerate(v) if k % spatial != i] if v else None for name, v in given.items()}
 
@@ -289,15 +283,10 @@ def _conv_of(m: Match, conv: Node, x: Value, axis: int) -> Value:
     """Return the Conv of `x` without the axis."""
     weights = conv.inputs[1]
     weights = m.known(weights if weights is not None and weights.is_stored else None, "its weights are computed")
-    w = weights.array
-    spatial, i = w.ndim - 2, axis - 2
-    m.require(i >= 0 and spatial > 1, "it is batch, channels or the only axis of the window")
-    m.require(w.shape[axis] == 1, "the window is wider than the axis")
-    pads = conv.attr("pads") or [0] * (2 * spatial)
-    m.require(pads[i] == pads[i + spatial] == 0, "the axis is padded")
+    changes = _without(m, conv, weights.array.shape[2:], axis)
     m.require(len(weights.users) == 1, "the weights are used elsewhere, and would be stored twice")
-    narrow = m.const(w.squeeze(axis), like=weights)
-    made: Value = m.op.Conv(x, narrow, conv.input(2), like=conv, **_without(conv, i, spatial))
+    narrow = m.const(weights.array.squeeze(axis), like=weights)
+    made: Value = m.op.Conv(x, narrow, conv.input(2), like=conv, **changes)
     return made
 
 
