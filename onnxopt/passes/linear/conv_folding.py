@@ -227,36 +227,29 @@ def fold_bn_before(
     return again(m, node, x, weight, m.const(bias + shift_of_sum, like=w, hint=m.value("shift").name))
 
 
-@rewrite(one_of("Mul", "Add")(batch_norm(var("x")), const("z"), name="node"))
-def fold_after_bn(m: Match, x: Value, scale: Array, shift: Array, mean: Array, var: Array, z: Array) -> Value:
-    """BatchNormalization(x; scale, shift) * z + t = BatchNormalization(x; scale z, shift z + t), per channel."""
-    affine(m, m.bn, scale, shift, mean, var)
-    new_scale, new_shift = _changed(m, x, scale, shift, z)
-    return m.op.BatchNormalization(x, new_scale, new_shift, m.value("mean"), m.value("var"), like=m.bn)
+_INSTANCE_NORM: Final = op.InstanceNormalization(var("x"), const("scale"), const("shift"), name="norm")
 
 
-@rewrite(
-    one_of("Mul", "Add")(
-        op.InstanceNormalization(var("x"), const("scale"), const("shift"), name="norm"), const("z"), name="node"
-    )
-)
-def fold_after_instance_norm(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> Value:
-    """InstanceNormalization(x; scale, shift) * z + t = InstanceNormalization(x; scale z, shift z + t), per channel.
+@rewrite(one_of("Mul", "Add")(either(batch_norm(var("x")), _INSTANCE_NORM), const("z"), name="node"))
+def fold_after_norm(
+    m: Match, x: Value, scale: Array, shift: Array, z: Array, mean: Array | None = None, var: Array | None = None
+) -> Value:
+    """BatchNormalization(x; scale, shift) * z + t = BatchNormalization(x; scale z, shift z + t), per channel.
 
-    PyTorch exports a GroupNorm with one channel per group like this.
+    Likewise InstanceNormalization: PyTorch exports a GroupNorm with one channel per group like this.
     """
-    return m.op.InstanceNormalization(x, *_changed(m, x, scale, shift, z), like=m.norm)
-
-
-def _changed(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> tuple[Value, Value]:
-    """Return scale and shift with the constant z of `m.node` folded in."""
+    if mean is not None and var is not None:
+        affine(m, m.bn, scale, shift, mean, var)
     m.require(scale.shape == shift.shape == (scale.size,), "scale and shift are not one number per channel")
     rank = m.known(m.rank(x), "the rank of the input is unknown")
     factor = m.known(linear.per_channel(z, rank, scale.size), "the constant is not one per channel")
     m.require(np.isfinite(factor).all(), "the constant is not finite")
     product = m.node.op == "Mul"
     new_scale = m.const(scale * factor, like=scale) if product else m.value("scale")
-    return new_scale, m.const(shift * factor if product else shift + factor, like=shift)
+    new_shift = m.const(shift * factor if product else shift + factor, like=shift)
+    if mean is None:
+        return m.op.InstanceNormalization(x, new_scale, new_shift, like=m.norm)
+    return m.op.BatchNormalization(x, new_scale, new_shift, m.value("mean"), m.value("var"), like=m.bn)
 
 
 @register
@@ -278,4 +271,4 @@ class ConvBnFolding(RewritePass):
         after=("common-subexpressions",),
         ops=("BatchNormalization", "InstanceNormalization"),
     )
-    rules = (fold_conv_bn, fold_matmul_bn, fold_bn_before, fold_after_bn, fold_after_instance_norm)
+    rules = (fold_conv_bn, fold_matmul_bn, fold_bn_before, fold_after_norm)

@@ -17,7 +17,18 @@ from onnxopt.graph.node import Node, array_of, producer
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, const, either, ends_formula, op, quantized, rewrite, scales_formula, var
+from onnxopt.rewriting import (
+    Match,
+    const,
+    either,
+    ends_formula,
+    only_read_by,
+    op,
+    quantized,
+    rewrite,
+    scales_formula,
+    var,
+)
 from onnxopt.rewriting.replace import bypass
 
 _MAX_TERM: Final = 1 << 14  # elements of a term, as many as a bias
@@ -191,13 +202,7 @@ def fold_factor(m: Match, x: Value, w: Array, z: Array, b: Array | None = None) 
 def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     """(x z) W = x (z W), z along the rows of W; all readers of x z are such products."""
     m.require(not ends_formula(x, z), "it ends a normalization or Gelu, which runtimes run as one operator")
-    scaled = m.scaling.output
-    m.require(not scaled.is_output, "what is scaled is an output")
-    alike = all(
-        u.op == "MatMul" and u.inputs[0] is scaled and u.inputs[1] is not None and u.inputs[1].constant
-        for u in scaled.users
-    )
-    m.require(alike, "what is scaled is used elsewhere")
+    only_read_by(m, m.scaling, "MatMul")
     weights(m, x, w)
     factor = row(m, z, w.shape[0], m.rank(x))
     m.require(factor.size == 1 or m.dims(x)[-1:] == (factor.size,), "it may widen rows of one element")
