@@ -29,7 +29,7 @@ from onnxopt.verification.job import (
 )
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.records import LEFT_OUT, CaseRecord
-from onnxopt.worker.serving import Died, Refused, Tell, is_awaited
+from onnxopt.worker.serving import Died, Refused, Tell
 
 _OTHER_STEPS: Final = 5  # steps besides those of the cases
 _BRIEF: Final = 0.5  # seconds; shorter runs of the original are repeated before a result needs it
@@ -82,14 +82,13 @@ class CaseRunner:
             self._work_ahead()
 
     def _work_ahead(self) -> None:
-        """Run the original. Until a result is there, do work on the original that a result may need."""
+        """Run the original, and do work on it that any result needs."""
         began = time.monotonic()
         try:
             self._answers = self._originals()
-            if time.monotonic() - began < _BRIEF and not is_awaited():
+            if time.monotonic() - began < _BRIEF:
                 self.judge.shake_ahead()
-            if not is_awaited():
-                self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
+            self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
         except Refused:
             if self._last is None or not self.plan.least:
                 raise

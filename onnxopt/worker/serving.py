@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import io
 import os
 import pickle
 import re
-import select
 import struct
 import sys
 from collections.abc import Callable
@@ -71,14 +69,9 @@ class Died(Exception):
         return re.match(rf"(loading|running) (a piece of )?{re.escape(label)}\b", self.state) is not None
 
 
-def is_awaited() -> bool:
-    """Return whether the parent has sent a further request. False on Windows, which cannot wait for a pipe."""
-    return sys.platform != "win32" and bool(select.select([0], [], [], 0)[0])
-
-
 def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
     """Answer calls of an object's methods until the parent is gone. `early`: import onnxruntime at once."""
-    source = io.BufferedReader(io.FileIO(0, closefd=False), 1)  # reads no further request: see `is_awaited`
+    source = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # output of a runtime must not enter the messages
         if early:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from onnxopt.worker.serving import Tell, is_awaited, serve
+from onnxopt.worker.serving import Tell, serve
 
 
 class Toy:
@@ -20,13 +20,6 @@ class Toy:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
-
-    def awaits_another(self, seconds: float) -> bool:
-        """Whether a further request comes within `seconds`."""
-        end = time.monotonic() + seconds
-        while not is_awaited() and time.monotonic() < end:
-            time.sleep(0.01)
-        return is_awaited()
 
 
 def main() -> None:
