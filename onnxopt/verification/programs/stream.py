@@ -62,6 +62,7 @@ class Stream:
             if len(smaller := self._split(nodes, first)) > 1:
                 nodes, *rest = smaller
                 parts = itertools.chain(rest, parts)
+                del opened, first  # before the smaller part takes memory
                 opened = self.open(nodes, wanted(nodes))
                 first = opened.run(self.values[0])
             self.run(opened, first)
