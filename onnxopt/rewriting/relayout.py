@@ -93,14 +93,13 @@ class End(Generic[T]):
 
     saved: nodes saved. moved: additional elements moved at run time. write: for an outside value, inserts its
     computation in the view before the given node; for a reader or result, connects the given value. Both return the
-    value in the view, perhaps renamed to a graph output. node: the node removed or replaced at the end. source: the
-    value read afterwards. target: sizes of the Reshape there.
+    value in the view, perhaps renamed to a graph output. source: the value read afterwards. target: sizes of the
+    Reshape there.
     """
 
     saved: int
     write: Callable[[T], Value]
     moved: float = 0.0
-    node: Node | None = None
     source: Value | None = None
     target: Sequence[int] | None = None
 

@@ -48,21 +48,15 @@ class Reshaped(Relayout):
             return None
         if x is not None and (target := self.sizes(types.shape(x), wanted)) is not None:
             if not target:
-                return End(int(alone), lambda before: x, node=node if alone else None, source=x)
-            return self.reshaped(v, x, target, 0 if alone else -1, node)
+                return End(int(alone), lambda before: x, source=x)
+            return self.reshaped(v, x, target, 0 if alone else -1)
         target = self.sizes(types.shape(v), wanted)
         merges = alone and node is not None and _keeps_only(node, wanted)
-        return self.reshaped(v, v, target, 0 if merges else -1, None) if target else None
+        return self.reshaped(v, v, target, 0 if merges else -1) if target else None
 
-    def reshaped(self, v: Value, x: Value, target: Sequence[int], saved: int, node: Node | None) -> End[Node]:
+    def reshaped(self, v: Value, x: Value, target: Sequence[int], saved: int) -> End[Node]:
         """Return an end where the region reads a Reshape of `x`."""
-        return End(
-            saved,
-            lambda before: self.reshape(x, target, self.new(v), before).output,
-            node=node,
-            source=x,
-            target=target,
-        )
+        return End(saved, lambda before: self.reshape(x, target, self.new(v), before).output, source=x, target=target)
 
     def _enters_turned(self, v: Value, transpose: Node) -> End[Node] | None:
         """Return the end at v = Transpose(Reshape(x)), where both work in the view; None if impossible."""
@@ -82,7 +76,7 @@ class Reshaped(Relayout):
             read = self.reshape(x, target, self.new(y, wanted), before).output if target else x
             return self._turn(transpose, read, order, before)
 
-        return End(int(not target), write, node=node, source=x, target=target)
+        return End(int(not target), write, source=x, target=target)
 
     def _leaves_turned(self, v: Value, user: Node) -> End[Value] | None:
         """Return the end at Reshape(Transpose(v)), where both work in the view; None if impossible."""
@@ -99,7 +93,7 @@ class Reshaped(Relayout):
             self.graph.remove(user)
             return new
 
-        return End(int(not target), write, node=reader)
+        return End(int(not target), write)
 
     def _turn(self, like: Node, x: Value, perm: Sequence[int], before: Node) -> Value:
         dims = types.shape(x) or ()
@@ -118,7 +112,7 @@ class Reshaped(Relayout):
         if target is None:
             return None
         goes = not target and not _is_composed(user)
-        return End(int(goes), lambda new: self.read_by(user, new, target, new), node=user)
+        return End(int(goes), lambda new: self.read_by(user, new, target, new))
 
     def reads_alone(self, user: Node, v: Value) -> bool:
         """Return whether a node of the graph reads the value as first operand only."""

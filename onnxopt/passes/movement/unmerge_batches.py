@@ -6,14 +6,14 @@ splits both for the mask, merges for Softmax and the second product, and splits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
 from onnxopt.analysis import types
-from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node, present, producer
+from onnxopt.graph import Graph, Shape
+from onnxopt.graph.node import Node, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.rewriting.axes import Made, To, View
@@ -55,8 +55,7 @@ class UnmergeBatches(GraphPass):
     independent.
 
     Applies when: a region of nodes (products, Softmax, elementwise operators, on other axes or permuting them) has more
-    Reshapes at its border, merging or splitting only the batch axes, than the unmerged region needs. Dead computations
-    of Reshape targets count, too.
+    Reshapes at its border, merging or splitting only the batch axes, than the unmerged region needs.
     The option `normalizations` has the meaning of the option of flatten-rows.
     Keeps: the shape of values with other readers; quantized values next to a border Reshape.
     Not done: a Reshape with two unknown dims at the border.
@@ -132,7 +131,6 @@ class _Plan(Reshaped):
         if self.is_possible and self.merged:
             if self.more == 1 and len(types.dims_of(self.nodes[0].output)) == _MATRIX:
                 self.saved -= worth * sum(self._reads_sum_apart(n) for n in self.nodes)
-            self.saved += _dying(e.node for e in self.all_ends if e.node is not None and e.saved >= 0)
 
     def _reads_sum_apart(self, node: Node) -> bool:
         """Return whether the node is a LayerNormalization that reads an Add, perhaps once a Reshape is removed."""
@@ -151,18 +149,3 @@ def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
     for i in perm:
         found += range(i, i + more + 1) if i == axis else [i + more * (i > axis)]
     return tuple(found)
-
-
-def _dying(freed: Iterable[Node]) -> int:
-    """Return the number of nodes left without readers once these nodes read no target."""
-    gone, count = set(freed), 0
-    todo: list[Value | None] = [v for n in gone for v in n.inputs[1:]]
-    while todo:
-        node = producer(todo.pop())
-        if node is None or node in gone or node.graph is None or not node.graph.is_pure(node):
-            continue
-        if all(not w.is_output and gone.issuperset(w.users) for w in present(node.outputs)):
-            gone.add(node)
-            count += 1
-            todo += node.inputs
-    return count
