@@ -7,11 +7,10 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from onnxopt.arguments import dict_in, kind
 from onnxopt.errors import OnnxOptError, UsageError, file_path, nearest
-from onnxopt.plaintext import an
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -149,10 +148,3 @@ def refuse(called: str, wrong: Iterable[str], known: Collection[str]) -> None:
         if name not in known:
             meant = _MEANT.get(name) or nearest(name, known, f"help(onnxopt.{called}) lists those that there are")
             raise TypeError(f"{called}() has no keyword {name}: {meant}")
-
-
-def refuse_second(function: str, given: object) -> NoReturn:
-    """Raises TypeError for a second positional argument that is no path."""
-    meant = f"level={given}" if isinstance(given, int) else "each setting is a keyword, such as level=3"
-    kind = type(given).__name__
-    raise TypeError(f"{function}() takes the path of the result as its second argument, not {an(kind)}: {meant}")

@@ -10,13 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, cast
 
-from onnxopt.api.arguments import IN_MEMORY, input_files, model_file, name_of, refuse, refuse_second, temporary_folder
+from onnxopt.api.arguments import IN_MEMORY, input_files, model_file, name_of, refuse, temporary_folder
 from onnxopt.api.settings import OfAResult, log, make_options, run
+from onnxopt.arguments import kind
 from onnxopt.errors import UsageError, file_path
 from onnxopt.io.load import load_whole
 from onnxopt.optimizer import Report
 from onnxopt.pipeline import Instrument
 from onnxopt.pipeline.context import Trace
+from onnxopt.plaintext import an
 from onnxopt.verification import VerifyOptions
 from onnxopt.worker.limits import Limits
 
@@ -153,7 +155,9 @@ def optimize(
     settings = cast("OfAResult", {name: given[name] for name in OfAResult.__annotations__})
     refuse("optimize", wrong, inspect.signature(optimize).parameters if wrong else ())
     if output is not None and not isinstance(output, (str, os.PathLike)):
-        refuse_second("optimize", output)
+        meant = f"level={output}" if isinstance(output, int) else "each setting is a keyword, such as level=3"
+        given_as = f"optimize() takes the path of the result as its second argument, not {an(kind(output))}"
+        raise TypeError(f"{given_as}: {meant}")
     if not verify and (strict or input or verify_dims or rtol is not None or atol is not None):
         raise UsageError("verify=False contradicts strict, input, verify_dims, rtol and atol", "leave one of them out")
     if output is None and external != "auto":

@@ -13,7 +13,7 @@ from typing import Any
 
 from onnxopt.batch.job import Job
 from onnxopt.errors import ModelError, UsageError, WriteError, listed, plain, unwritable
-from onnxopt.io.external import ExternalData, data_files, external_tensors
+from onnxopt.io.external import ExternalData, data_files, external_tensors, file_of
 from onnxopt.io.load import named_files, read_proto
 from onnxopt.io.staging import MANY, StagingFolder, alone_in, clear, is_data_of
 from onnxopt.proto.wire import stands_alone
@@ -33,7 +33,9 @@ def fetch(place: str, folder: Path) -> Path:
     except (OSError, ValueError) as e:
         raise ModelError(f"{place}: {e or type(e).__name__}", "check the URL") from None
     tensors = external_tensors(read_proto(local, weights=False))
-    ExternalData(folder, place).refuse_elsewhere(tensors)
+    data = ExternalData(folder, place)
+    for tensor in tensors:
+        data.place(tensor.name, file_of(tensor))  # which refuses files outside of the folder
     for name in (name for name in data_files(tensors) if name != local.name):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -8,7 +8,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.batch import Budget, Job, Outcome, destinations, refuse_shared, run, run_locally, worst_code
+from onnxopt.batch.budget import Budget
+from onnxopt.batch.job import Job, Outcome, worst_code
+from onnxopt.batch.local import run_locally
+from onnxopt.batch.places import destinations, refuse_shared
+from onnxopt.batch.run import run
 from onnxopt.cli.files import json_text, write_bytes, write_text
 from onnxopt.cli.say import Telling, say, say_all, say_command, say_error
 from onnxopt.cli.stats import changes_markdown, show_changes

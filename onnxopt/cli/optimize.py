@@ -33,7 +33,7 @@ from onnxopt.cli.values import NewFile, input_option, known_values, names_option
 from onnxopt.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
-    from onnxopt.batch import Budget
+    from onnxopt.batch.budget import Budget
     from onnxopt.verification import VerifyOptions
 
 _JUDGED = ("rtol", "atol", "seed", "inputs", "timeout", "custom_op_libraries")  # fields of VerifyOptions
@@ -186,7 +186,7 @@ def _run_many(
     telling: Telling,
     besides: tuple[Path | None, ...],
 ) -> int:
-    from onnxopt.batch import Job
+    from onnxopt.batch.job import Job
     from onnxopt.cli.batch import optimize_many, places
 
     pairs = places(models, asked["out_dir"], asked["in_place"], asked["check"])

@@ -122,14 +122,6 @@ class ExternalData:
             )
         return target
 
-    def refuse_elsewhere(self, tensors: Iterable[TensorProto]) -> None:
-        """Raise ModelError for data outside of regular files in the model's folder; files may be missing."""
-        seen = set()
-        for tensor in tensors:
-            if is_external(tensor) and (file := file_of(tensor)) not in seen:
-                seen.add(file)
-                self.place(tensor.name, file)
-
     def bytes_of(self, tensor: TensorProto) -> memoryview:
         """Return the tensor's bytes, a view into the mapped file."""
         where = location(tensor, self.model_name)

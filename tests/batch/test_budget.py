@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from onnxopt.batch import parse_budget
-from onnxopt.batch.budget import figures_of
+from onnxopt.batch.budget import figures_of, parse_budget
 from onnxopt.errors import UsageError
 
 REPORT: dict[str, Any] = {
