@@ -92,12 +92,12 @@ def inferable(model: ModelProto) -> Inferable:
         model.graph.value_info.extend(ValueInfoProto(name=name, type=_nothing_known()) for name in sorted(rest))
         data = model.SerializeToString()
     if any(call_of(op) in data for op in _NO_NEGATIVE):
-        from onnxopt.proto.negative_dims import size_checks
+        from onnxopt.proto.negative_dims import add_size_checks
 
-        with size_checks(model, CONTROL_FLOW) as changed:
-            if changed:
-                del data  # freed before serializing again: here memory use is highest
-                data = model.SerializeToString()
+        checked = ModelProto.FromString(data)
+        if add_size_checks(checked, CONTROL_FLOW):
+            del data  # freed before serializing again: here memory use is highest
+            data = checked.SerializeToString()
     return Inferable(data)
 
 

@@ -12,7 +12,6 @@ operand is unknown. No list of the operators that infer negative sizes is needed
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, MutableSequence, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Final, TypeAlias
 
@@ -22,7 +21,6 @@ from onnxopt.proto.messages import body_graphs, is_external, tensor_to_array
 
 DOMAIN: Final = "onnxopt.proto.negative_dims"  # of the functions
 SINCE: Final = {"GatherND": 11, "Slice": 10}  # before, a Slice has attributes, and is not clamped
-_FIELDS: Final = ("op_type", "domain", "overload")  # changed fields of a call
 _MAX_RANK: Final = 64  # axes of a numpy array
 
 Constant: TypeAlias = "TensorProto | NodeProto | None"  # None: an unknown argument
@@ -74,39 +72,24 @@ class _Scope:
         return found
 
 
-@contextmanager
-def size_checks(model: ModelProto, entered: Collection[str]) -> Iterator[bool]:
-    """Context in which calls that may crash are calls of functions; yields whether there are any.
+def add_size_checks(model: ModelProto, entered: Collection[str]) -> bool:
+    """Replace calls that may crash by calls of functions, in place. Returns whether there are any.
 
     `entered`: operators whose bodies inference enters.
     """
     calls = [(node, axes, scope.opset) for scope in _scopes(model, entered) for node, axes in _calls(scope)]
-    if not calls:
-        yield False
-        return
-    before = [(node, [(name, getattr(node, name)) for name in _FIELDS if node.HasField(name)]) for node, _, _ in calls]
-    functions, count = dict[str, FunctionProto](), len(model.functions)
-    imported = [o.domain for importer in (model, *model.functions) for o in importer.opset_import]
-    if DOMAIN in imported:  # a file that uses our domain: the results of the calls are unknown
-        for node, _, _ in calls:
+    importers = (model, *model.functions)
+    if any(o.domain == DOMAIN for importer in importers for o in importer.opset_import):
+        for node, _, _ in calls:  # a file that uses our domain: the results of the calls are unknown
             node.op_type = ""
-    else:
+    elif calls:
+        functions = dict[str, FunctionProto]()
         for node, axes, opset in calls:
             node.domain, node.overload = DOMAIN, _function(node, opset, axes, functions)
-        for importer in (model, *model.functions):
+        for importer in importers:
             importer.opset_import.add(domain=DOMAIN, version=1)
         model.functions.extend(functions.values())
-    try:
-        yield True
-    finally:
-        del model.functions[count:]
-        for importer in (model, *model.functions) if functions else ():
-            del importer.opset_import[-1]
-        for node, kept in before:
-            for name in _FIELDS:
-                node.ClearField(name)
-            for name, text in kept:
-                setattr(node, name, text)
+    return bool(calls)
 
 
 def restore(model: ModelProto, entered: Collection[str]) -> None:
