@@ -109,12 +109,12 @@ def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str)
     """Returns the value in the form of the command line. Raises UsageError for a wrong type."""
     assert isinstance(param, click.Option)
     if param.name == "config" and isinstance(value, dict):
-        value = [f"{key}={_plain(v)}" for key, v in value.items()]
+        value = [f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in value.items()]
     if param.multiple and not isinstance(value, list):
         value = [value]
     kinds, expected = _kinds(param)
     for item in value if param.multiple else [value]:
-        if not _is_of(item, kinds):
+        if not isinstance(item, kinds) or (isinstance(item, bool) and bool not in kinds):
             many = f", or a list of such, not {item!r}" if param.multiple else f", not {item!r}"
             raise UsageError(f"{where}: {expected} is expected{many}", f"`onnxopt {ctx.info_name} --help` describes it")
     try:
@@ -122,11 +122,6 @@ def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str)
     except click.BadParameter as e:
         raise UsageError(f"{where}: {e.message}", f"`onnxopt {ctx.info_name} --help` describes it") from None
     return value
-
-
-def _is_of(item: Any, kinds: tuple[type, ...]) -> bool:
-    """Returns whether a value has one of the TOML types; a bool is no integer."""
-    return isinstance(item, kinds) and (bool in kinds or not isinstance(item, bool))
 
 
 def _kinds(param: click.Option) -> tuple[tuple[type, ...], str]:
@@ -207,10 +202,6 @@ def _bytes(file: Path) -> bytes:
 
 def _unreadable(file: Path, why: object) -> UsageError:
     return UsageError(f"{file} cannot be read: {why}", "correct it, or work in another folder")
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # -- help in two levels -----------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def explain(name: str, plugins: tuple[str, ...]) -> None:
 def page(cls: type[Pass]) -> Iterator[str]:
     """The manual page, line by line."""
     from onnxopt.pipeline import RewritePass, origin
+    from onnxopt.pipeline.sequence import value_text
     from onnxopt.pipeline.settings import options_of
 
     info = cls.info
@@ -65,7 +66,7 @@ def page(cls: type[Pass]) -> Iterator[str]:
         yield ""
         yield "Options"
         for f in options:
-            yield f"  {f.name.replace('_', '-')}={_shown(f.default)}"
+            yield f"  {f.name.replace('_', '-')}={value_text(f.default)}"
             if f.metadata.get("help"):
                 yield f"      {f.metadata['help']}"
     if issubclass(cls, RewritePass):
@@ -102,7 +103,3 @@ def _when(cls: type[Pass]) -> str:
 
 def _indented(text: str) -> Iterator[str]:
     return (f"  {line}".rstrip() for line in text.splitlines())
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

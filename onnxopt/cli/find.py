@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +13,6 @@ from onnxopt.cli.options import format_option
 from onnxopt.cli.say import say, say_all, say_lines
 from onnxopt.cli.values import Number
 from onnxopt.plaintext import counted
-
-if TYPE_CHECKING:
-    from onnxopt.api.analyses import Found
 
 
 @click.command(epilog="Exit codes: 0 something was found, 1 nothing was, 2 wrong usage or unreadable input.")
@@ -45,14 +41,8 @@ def find(model: Path, pattern: str, form: str, **matching: Any) -> None:
     if form == "json":
         say_all(json_text([m.to_dict() for m in found]))
     else:
-        say_lines(_lines(found))
+        for i, m in enumerate(found, 1):
+            say_lines([f"{i}. {m.scope}: {', '.join(m.results)}", *(f"   {line}" for line in m.text)])
         say(f"{model}: {counted(len(found), 'match')}")
     if not found:
         sys.exit(1)
-
-
-def _lines(found: Sequence[Found]) -> Iterator[str]:
-    for i, m in enumerate(found, 1):
-        yield f"{i}. {m.scope}: {', '.join(m.results)}"
-        for line in m.text:
-            yield f"   {line}"

@@ -43,7 +43,9 @@ def passes(plugins: tuple[str, ...]) -> None:
     if sys.stdout.isatty():
         _print_table(rows)
     else:
-        _print_lines(rows)
+        widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows)]
+        for row in (_HEADINGS, *rows):
+            say("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
     if broken is not None:
         raise broken
 
@@ -53,12 +55,6 @@ def _option(cls: type[Pass]) -> str:
     from onnxopt.pipeline import Fixpoint, Sequential
 
     return "-" if cls in (Fixpoint, Sequential) else option_for(cls.info).partition(" ")[0]
-
-
-def _print_lines(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows)]
-    for row in (_HEADINGS, *rows):
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

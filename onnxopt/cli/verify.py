@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -28,9 +28,6 @@ from onnxopt.cli.options import (
 from onnxopt.cli.say import say, say_all
 from onnxopt.cli.values import known_cases, names_option
 from onnxopt.errors import UsageError, nearest_file
-
-if TYPE_CHECKING:
-    from onnxopt.verification.records import Comparison
 
 
 @click.command(
@@ -96,7 +93,7 @@ def verify(
     A crash or hang of onnxruntime in A or B is reported as a result.
     """
     from onnxopt.reporting.progress import Progress
-    from onnxopt.verification import VerifyOptions
+    from onnxopt.verification import INCONCLUSIVE, WITHIN_NOISE, VerifyOptions
     from onnxopt.verification.comparison import compare_files
 
     load_plugins(options.pop("plugins"))
@@ -113,7 +110,7 @@ def verify(
         say_all(json_text(found.to_dict()))
     else:
         _print(found.to_dict(), quiet, verbose)
-    sys.exit(_code(found, strict))
+    sys.exit(int(strict if found.status in (INCONCLUSIVE, WITHIN_NOISE) else not found.agrees))
 
 
 def _split(inputs: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -128,14 +125,6 @@ def _split(inputs: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
         else:
             given[name] = file
     return given, tuple(places)
-
-
-def _code(found: Comparison, strict: bool) -> int:
-    from onnxopt.verification import INCONCLUSIVE, WITHIN_NOISE
-
-    if found.status in (INCONCLUSIVE, WITHIN_NOISE):
-        return int(strict)
-    return int(not found.agrees)
 
 
 def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:

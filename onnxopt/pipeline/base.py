@@ -192,7 +192,8 @@ class GraphPass(Pass):
     kind: ClassVar[str] = "graph"
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        own = {f for f in model.functions.values() if self._made(f)}
+        mark = MADE_BY, self.name
+        own = {f for f in model.functions.values() if mark in ((p.key, p.value) for p in f.proto.metadata_props)}
         for graph in list(model.open_scopes()):
             if own and graph.root in own:
                 continue
@@ -203,9 +204,6 @@ class GraphPass(Pass):
                 if graph.owners and model.state != state:
                     ctx.settled = False
         ctx.scope = None
-
-    def _made(self, function: Graph) -> bool:
-        return any(p.key == MADE_BY and p.value == self.name for p in function.proto.metadata_props)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         """Change `graph` in place, a single scope."""

@@ -190,7 +190,7 @@ class PassContext:
         `at`: the value or node to rewrite, reported by bisection and usable for exclusion.
         """
         if at is not None and self.excluded and (reason := self.leaves_out(at)):
-            self.decline(what, reason, repr(_node(at) or at))
+            self.decline(what, reason, repr(at.producer or at if isinstance(at, Value) else at))
             return False
         if not self.fuel.take():
             return False
@@ -238,10 +238,6 @@ class PassContext:
             report.nodes += done.nodes
             if done.declined:
                 report.declined = done.declined
-
-
-def _node(at: Value | Node) -> Node | None:
-    return at.producer if isinstance(at, Value) else at
 
 
 _STACK: ContextVar[tuple[PassContext, ...]] = ContextVar("onnxopt_pass_context", default=())

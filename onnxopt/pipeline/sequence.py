@@ -140,7 +140,7 @@ def text(p: Pass) -> str:
         return p.name
     cls = type(p)
     options = [
-        f"{f.name.replace('_', '-')}={_value_text(getattr(p, f.name))}"
+        f"{f.name.replace('_', '-')}={value_text(getattr(p, f.name))}"
         for f in _fields(cls)
         if getattr(p, f.name) != (getattr(cls.info, f.name) if f.metadata.get("own") else f.default)
     ]
@@ -162,11 +162,12 @@ def _fields(cls: type[Pass]) -> list[dataclasses.Field[Any]]:
     return [*options_of(cls), *(f for f in dataclasses.fields(cls) if f.metadata.get("own") and _is_composite(cls))]
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return the text of an option's value."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_value_text, value))}]"
+        return f"[{','.join(map(value_text, value))}]"
     if isinstance(value, str):
         import json
 

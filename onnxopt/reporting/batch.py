@@ -192,7 +192,8 @@ def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
             continue
         kind = "warning" if o["code"] == 3 else "error"
         text = "\n".join(filter(None, [said(o), *told(o), o["hint"]]))
-        yield f"::{kind} file={_property(_in_repository(o['source']))},title=onnxopt::{_data(text)}"
+        file = _data(_in_repository(o["source"])).replace(":", "%3A").replace(",", "%2C")
+        yield f"::{kind} file={file},title=onnxopt::{_data(text)}"
 
 
 def _in_repository(path: str) -> str:
@@ -206,10 +207,6 @@ def _in_repository(path: str) -> str:
 
 def _data(text: str) -> str:
     return harmless(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:

@@ -178,10 +178,6 @@ def declines(p: dict[str, Any]) -> bool:
 _OPERATORS: Final = 2  # verbosity
 
 
-def _is_idle(p: dict[str, Any]) -> bool:
-    return not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))
-
-
 def _most_common(names: Iterable[str]) -> str:
     named = [f"{name} {n}" for name, n in Counter(filter(None, names)).most_common()]
     return f" ({_few(named)})" if named else ""
@@ -194,7 +190,8 @@ def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
     """
     found: dict[str, list[str]] = {}
     if verbose:
-        found["found nothing"] = [p["name"] for p in pipeline["passes"] if _is_idle(p)]
+        idle = [p for p in pipeline["passes"] if not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))]
+        found["found nothing"] = [p["name"] for p in idle]
     for name, why in did_not_run(pipeline, verbose).items():
         if verbose < _OPERATORS and why.startswith("the model has no"):
             why = "the model has none of their operators"

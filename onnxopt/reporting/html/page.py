@@ -49,7 +49,8 @@ def page(data: dict[str, Any]) -> str:
     """
     library = _script(_bundled("vendor", "dagre.min.js").partition("\n//# sourceMappingURL")[0])
     own = _script(_FRAME.format(_bundled("failures.js"), "\n".join(_bundled(name) for name in _SCRIPTS)))
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, own))
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (library, own))
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
     names = [PurePath(s["path"]).name for s in data["stats"]]
     shown = data["failures"].attempt("Graphs", lambda: json_script(_shown(data), id="data"), None)
@@ -116,7 +117,3 @@ def _bundled(*path: str) -> str:
 def _script(text: str) -> Markup:
     assert "</script" not in text.lower()
     return Markup(text)
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

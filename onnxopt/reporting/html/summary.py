@@ -27,7 +27,7 @@ def summary(data: dict[str, Any]) -> Markup:
         tag("h1", first, *(part for name in second for part in (tag("span", " → ", class_="arrow"), name))),
         _verdict(data["verification"]) if data["history"] is not None else None,
         *_properties(data.get("properties", ())),
-        _figures(data["verification"]),
+        _facts(list(grouped(figures(found)))) if (found := data["verification"]) is not None else None,
         _notes(data),
         id="summary",
         aria_label="Summary",
@@ -85,11 +85,6 @@ def _verdict(found: dict[str, Any] | None) -> Markup:
     )
 
 
-def _figures(found: dict[str, Any] | None) -> Markup | None:
-    """Returns the compared pieces, and the effect of rounding alone."""
-    return _facts(list(grouped(figures(found)))) if found is not None else None
-
-
 def _facts(rows: Sequence[tuple[str, str]]) -> Markup | None:
     parts = [tag(*part) for what, text in rows for part in (("dt", what), ("dd", text))]
     return tag("dl", *parts, class_="figures") if parts else None
@@ -100,10 +95,6 @@ def _properties(rows: Sequence[tuple[str, str]]) -> Iterator[Markup | None]:
     yield _facts(rows[:_MOST])
     if rest := rows[_MOST:]:
         yield tag("details", tag("summary", f"{len(rest):,} more properties"), _facts(rest))
-
-
-def _name(r: dict[str, Any]) -> str:
-    return f"{r['rule'] or r['pass_text']}{' at ' if r['value'] else ''}{r['value']}"
 
 
 def _notes(data: dict[str, Any]) -> Markup | None:
@@ -118,7 +109,8 @@ def _notes_of_run(data: dict[str, Any]) -> Iterator[tuple[object, str]]:
     report = data["history"]["report"]
     for r, spot in zip(report["rolled_back"], data["left_out"]):
         show = join(" ", link("show it", spot)) if spot is not None else None
-        yield (join(f"Left out, {r['fault']}: {_name(r)} ({r['message']})", show), "bad")
+        name = f"{r['rule'] or r['pass_text']}{' at ' if r['value'] else ''}{r['value']}"
+        yield (join(f"Left out, {r['fault']}: {name} ({r['message']})", show), "bad")
     yield from ((text, "warn") for text in report["pipeline"]["warnings"])
     for choice in report["choices"]:
         yield f"For {report['target']}: {choice['what']} ({choice['why']})", "plain"
