@@ -193,7 +193,6 @@ def optimize(
             allow_unverified=allow_unverified,
             progress=progress,
             instruments=instruments,
-            again=instruments,
             trace=trace,
             reproducer=None if reproducer is None else Path(reproducer),
             zero_weights=zero_weights,

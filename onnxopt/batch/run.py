@@ -152,7 +152,6 @@ def _optimized(
         allow_unverified=job.allow_unverified,
         progress=progress,
         instruments=[*instruments, *counting],
-        again=counting,
         reproducer=job.reproducer or None,
         zero_weights=job.zero_weights,
         home=_home(job, source),

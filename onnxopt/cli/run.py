@@ -147,8 +147,8 @@ class Single:
             from onnxopt.pipeline.instruments import Counts
 
             counts = Counts()
-        again = [*recorded.values(), *([counts] if counts is not None else [])]  # started again after a rollback
-        report, failure = self._optimize(source, destination, called, options, verifier, watch.instruments, again)
+        instruments = [*watch.instruments, *recorded.values(), *([counts] if counts is not None else [])]
+        report, failure = self._optimize(source, destination, called, options, verifier, instruments)
         if counts is not None:
             report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
         if report.stats is not None and (asked["begin"] or asked["end"]):
@@ -192,7 +192,6 @@ class Single:
         options: OptimizeOptions,
         verifier: Verifier | None,
         instruments: Sequence[Instrument],
-        again: Sequence[Instrument],
     ) -> tuple[Report, DifferentResult | None]:
         """Returns the report, also for a different result."""
         from onnxopt.api.settings import run
@@ -213,8 +212,7 @@ class Single:
                     verify_options=self.verify_options,
                     verifier=verifier,
                     progress=progress.phase,
-                    instruments=[*instruments, *again],
-                    again=again,
+                    instruments=instruments,
                     began=click.get_current_context().obj,
                     **{name: asked[name] for name in ("strict", "allow_unverified", "reproducer", "zero_weights")},
                 )

@@ -35,31 +35,29 @@ def optimize_or_roll_back(
     strict: bool = False,
     progress: Callable[[str], None] = lambda name: None,
     instruments: Sequence[Instrument] = (),
-    again: Sequence[Instrument] = (),
     reproducer: str | Path | None = None,
     zero_weights: bool = False,
     **given: Any,
 ) -> Report:
     """Optimize a file as `attempt` does, again without guilty rewrites if the result differs, unless `strict`.
 
-    `again`: the instruments of later runs. `given`: further keywords of `attempt`. The report's seconds include all
-    attempts and the search between them. Raises the errors of `attempt`.
+    The instruments watch each run. `given`: further keywords of `attempt`. The report's seconds include all attempts
+    and the search between them. Raises the errors of `attempt`.
     """
     start = time.perf_counter()
-    once: Callable[..., Report] = partial(
-        attempt, source, destination, verify_options=verify_options, progress=progress, **given
-    )
+    given |= {"verify_options": verify_options, "progress": progress, "instruments": instruments}
+    once: Callable[..., Report] = partial(attempt, source, destination, **given)
     whole = {"strict": strict, "reproducer": reproducer, "zero_weights": zero_weights}
     told: list[str] = []
     try:
         try:
-            return once(options, verifier=verifier, instruments=instruments, **whole)
+            return once(options, verifier=verifier, **whole)
         except ConversionFault as e:
             if options.target_opset is not None:
                 raise
             options = replace(options, target_opset=e.own)  # the target chose this opset, not the user
             told.append(f"opset {e.own} stays: {e.message}")
-            report = once(options, instruments=again, **whole)
+            report = once(options, **whole)
     except DifferentResult as first:
         if not strict and _unverified(first):
             raise
@@ -70,7 +68,7 @@ def optimize_or_roll_back(
             if strict:
                 work.explain(first)
                 raise
-            report = _roll_back(first, work, partial(once, instruments=again), reproducer)
+            report = _roll_back(first, work, once, reproducer)
         except DifferentResult as e:
             _count_all(e.report, start)
             raise
