@@ -9,9 +9,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -111,7 +110,12 @@ def partition(
         if is_run:
             plan = make_plan(model.proto, model.data_of)
             if out_dir is not None:
-                _write_parts(source, plan, split(model, proposed), out_dir, options)
+                try:
+                    _write_parts(source, plan, split(model, proposed), out_dir, options)
+                except OSError as e:
+                    missing = isinstance(e, FileNotFoundError)
+                    hint = "create the folder around it first" if missing else "name a folder that can be written"
+                    raise unwritable(out_dir, e, hint) from None
             if fused is not None:
                 _write_fused(source, plan, model, proposed, fused, options)
 
@@ -188,31 +192,21 @@ def _refuse_places(source: Path, parts: Sequence[Part], folder: Path) -> None:
         refuse_overwriting_input(source, folder / name)
 
 
-def _entry(part: Part, file: Path) -> dict[str, Any]:
-    """Return the record of a part in the index."""
-    return {
-        "name": part.name,
-        "file": file.name,
-        "supported": part.supported,
-        "operators": sorted({node.op for node in part.nodes}),
-        "inputs": list(part.inputs),
-        "outputs": list(part.outputs),
-    }
-
-
 def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
     """Write and check the parts beside `folder`, and move them into the folder after success."""
     from onnxopt.verification.job import Step
 
     _refuse_places(source, parts, folder)
-    with _explained(folder), tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as t:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as t:
         steps, entries = [], []
         for part in parts:
             file = Path(t) / f"{part.name}.onnx"
             file.write_bytes(_encoded(part.proto, part.name))
             optional = tuple(i.name for i in part.proto.graph.input if i.name not in part.inputs)
             steps.append(Step(file, part.inputs, part.outputs, optional))
-            entries.append(_entry(part, file))
+            about = {"name": part.name, "file": file.name, "supported": part.supported}
+            names = {"inputs": list(part.inputs), "outputs": list(part.outputs)}
+            entries.append(about | {"operators": sorted({node.op for node in part.nodes})} | names)
         index = Path(t) / _INDEX
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
         _check(source, plan, steps, "the parts, run in order,", options)
@@ -282,13 +276,3 @@ def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, options: 
     say(f"{'not ' if verdict.status == UNVERIFIED else ''}checked: {verdict.message}")
     if UNREGISTERED in verdict.message:
         say(f"  {UNREGISTERED_HINT}")
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        missing = isinstance(e, FileNotFoundError)
-        hint = "create the folder around it first" if missing else "name a folder that can be written"
-        raise unwritable(folder, e, hint) from None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,9 +80,12 @@ def tell_counts(
 
     models: list[ModelStats] = cleaned(found)
     if form == "csv":
-        say_all(stats_text.csv(*models) + _bounds(models))
+        say_all(stats_text.csv(*models))
         return
-    notes = list(_notes(*models)) if len(models) > 1 else []  # the table of one has its own
+    notes = []  # figures of a comparison that are bounds: their difference may be no change
+    for label, model in zip(("before", "after"), models if len(models) > 1 else ()):
+        if bounds := "; ".join(stats_text.bounds(model)):
+            notes.append(f"{label}: {bounds}")
     if form == "markdown":
         say_all("\n".join([stats_text.markdown(*models), *(f"\n{n}" for n in notes)]))
         return
@@ -92,27 +94,6 @@ def tell_counts(
 
     table = stats_table.diff(*models) if len(models) > 1 else stats_table.one(*models)
     show(table, *(Text(note, "dim") for note in notes))
-
-
-def _notes(before: ModelStats, after: ModelStats) -> Iterator[str]:
-    """Returns the figures that are lower bounds in either model: their difference may be no change."""
-    from onnxopt.reporting.stats_text import notes
-
-    for label, model in (("before", before), ("after", after)):
-        if model.work is not None:
-            bounds = notes(replace(model, work=replace(model.work, peak_at="")))
-            if said := "; ".join(bounds):
-                yield f"{label}: {said}"
-
-
-def _bounds(models: Sequence[ModelStats]) -> str:
-    """Returns CSV rows: the number of nodes with unknown sizes, and whether the memory is a lower bound."""
-    works = [m.work for m in models if m.work is not None]
-    rows = {
-        "nodes of unknown size": [w.inexact for w in works],
-        "peak memory": [int(not w.peak_exact) for w in works],
-    }
-    return "".join(f"lower bound,{name},{','.join(map(str, row))}\n" for name, row in rows.items() if any(row))
 
 
 _MARKS: Final = {ord(c): f"&#{ord(c)};" for c in "`[]"}  # of Markdown, which would begin code or a link

@@ -107,7 +107,14 @@ def _figures_of(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
 
 
 def notes(stats: ModelStats) -> Iterator[str]:
-    """Returns notes on incomplete figures."""
+    """Returns notes on incomplete figures, and the node at which memory is highest."""
+    yield from bounds(stats)
+    if stats.work is not None and stats.work.peak_at:
+        yield f"memory is highest at {stats.work.peak_at}"
+
+
+def bounds(stats: ModelStats) -> Iterator[str]:
+    """Returns the figures that are lower bounds."""
     work = stats.work
     if work is None:
         return
@@ -117,8 +124,6 @@ def notes(stats: ModelStats) -> Iterator[str]:
         yield f"{what} are a lower bound: the sizes of {counted(work.inexact, 'node')} {open_sizes}"
     elif not work.peak_exact:
         yield f"memory is a lower bound: sizes {open_sizes}"
-    if work.peak_at:
-        yield f"memory is highest at {work.peak_at}"
 
 
 def interface_changes(a: ModelStats, b: ModelStats) -> Iterator[str]:
@@ -163,7 +168,7 @@ def csv(a: ModelStats, b: ModelStats | None = None) -> str:
 
     def row(kind: str, name: str, before: int, after: int) -> None:
         cell = f"'{name}" if name.startswith(_FORMULAS) else name
-        out.writerow([kind, cell, before, after] if two else [kind, cell, before])
+        out.writerow([kind, cell, *map(int, (before, after) if two else (before,))])
 
     for what, x, y, _ in totals(a, other):
         row("total", what.strip(), x, y)
@@ -176,6 +181,11 @@ def csv(a: ModelStats, b: ModelStats | None = None) -> str:
                 row(kind.partition("_")[0], name, before.get(name, 0), after.get(name, 0))
     for scope in dict.fromkeys((*a.nodes_by_scope, *other.nodes_by_scope)):
         row("scope", scope, a.nodes_by_scope.get(scope, 0), other.nodes_by_scope.get(scope, 0))
+    if a.work is not None and other.work is not None:
+        if a.work.inexact or other.work.inexact:
+            row("lower bound", "nodes of unknown size", a.work.inexact, other.work.inexact)
+        if not (a.work.peak_exact and other.work.peak_exact):
+            row("lower bound", "peak memory", not a.work.peak_exact, not other.work.peak_exact)
     return text.getvalue()
 
 
