@@ -42,7 +42,7 @@ def explain(name: str, plugins: tuple[str, ...]) -> None:
 
 def page(cls: type[Pass]) -> Iterator[str]:
     """The manual page, line by line."""
-    from onnxopt.pipeline import RewritePass, origin
+    from onnxopt.pipeline import origin
     from onnxopt.pipeline.sequence import value_text
     from onnxopt.pipeline.settings import options_of
 
@@ -69,7 +69,7 @@ def page(cls: type[Pass]) -> Iterator[str]:
             yield f"  {f.name.replace('_', '-')}={value_text(f.default)}"
             if f.metadata.get("help"):
                 yield f"      {f.metadata['help']}"
-    if issubclass(cls, RewritePass):
+    if cls.kind == "rewrite":
         from onnxopt.rewriting import text
 
         yield ""

@@ -176,10 +176,10 @@ def known_passes(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Completion: names of passes and rules."""
     import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import RewritePass, all_passes
+    from onnxopt.pipeline import all_passes
 
     passes = all_passes()
-    rules = [rule.name for cls in passes.values() if issubclass(cls, RewritePass) for rule in cls.rules]
+    rules = [rule.name for cls in passes.values() for rule in cls.rules]
     return _completed((*passes, *rules), incomplete)
 
 

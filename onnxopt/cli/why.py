@@ -145,7 +145,7 @@ def _examples(found: Sequence[Diagnosis]) -> Iterator[str]:
 def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: str) -> Iterator[str]:
     from onnxopt.rewriting.diagnose import diagnose, lines_of, near
 
-    node = _node(model, name)
+    node = next((n for n in model.nodes() if name in (n.name, *(v.name for v in n.results))), None)
     if node is None:
         yield from _gone(model, journal, name)
         return
@@ -173,10 +173,3 @@ def _names(text: str, name: str) -> bool:
     """Is `text`, as in `Conv "conv1" -> y`, about the node or value called `name`?"""
     head, _, outputs = text.rpartition(" -> ")
     return f'"{name}"' in head or name in outputs.split(", ")
-
-
-def _node(model: Model, name: str) -> Node | None:
-    for node in model.nodes():
-        if node.name == name or any(v is not None and v.name == name for v in node.outputs):
-            return node
-    return None

@@ -122,6 +122,7 @@ class Pass(_Fixed):
 
     info: ClassVar[PassInfo]
     kind: ClassVar[str] = "model"
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -214,7 +215,6 @@ class RewritePass(Pass):
     """A set of rules, applied until a fixed point over all scopes."""
 
     kind: ClassVar[str] = "rewrite"
-    rules: ClassVar[tuple[Rule, ...]] = ()
 
     def run(self, model: Model, ctx: PassContext) -> None:
         self.apply_rules(model, ctx)

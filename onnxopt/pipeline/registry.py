@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from onnxopt.errors import OnnxOptError, UsageError, is_no_fault, line_of, nearest, nearest_file, told
-from onnxopt.pipeline.base import Pass, PassInfo, RewritePass, check_fields
+from onnxopt.pipeline.base import Pass, PassInfo, check_fields
 from onnxopt.rewriting import Rule
 from onnxopt.startup import import_the_rest
 
@@ -70,7 +70,7 @@ def register(p: type[P] | P) -> type[P] | P:
 
 def _rules_of(cls: type[Pass]) -> tuple[Rule, ...]:
     """Return the rules of a pass. Raises TypeError unless they are a tuple of rules."""
-    rules: object = cls.rules if issubclass(cls, RewritePass) else ()
+    rules: object = cls.rules
     if isinstance(rules, tuple) and all(isinstance(rule, Rule) for rule in rules):
         return rules
     raise TypeError(
@@ -159,7 +159,7 @@ def check_rules(names: Iterable[str], what: str) -> None:
     for name in names:
         if not is_rule(name):
             load_plugins()
-            known = {rule.name for cls in _defined(RewritePass) for rule in cls.rules}
+            known = {rule.name for cls in _defined(Pass) for rule in cls.rules}
             if name not in known:
                 hint = nearest(name, known, "`onnxopt explain PASS` lists its rules")
                 raise UsageError(f"{what}: no rule is called {name!r}", hint)
@@ -234,7 +234,7 @@ def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
 def is_rule(name: str) -> bool:
     """Whether a loaded pass has a rule of this name."""
     _import_later(_LATER)
-    return any(rule.name == name for cls in _PASSES.values() if issubclass(cls, RewritePass) for rule in cls.rules)
+    return any(rule.name == name for cls in _PASSES.values() for rule in cls.rules)
 
 
 def pass_or_rule(name: str) -> list[tuple[type[Pass], list[Rule]]]:
@@ -244,17 +244,14 @@ def pass_or_rule(name: str) -> list[tuple[type[Pass], list[Rule]]]:
     Raises UsageError with the nearest names.
     """
     passes = all_passes()
-    rules: dict[str, list[tuple[type[Pass], list[Rule]]]] = {}
-    for cls in passes.values():
-        for rule in cls.rules if issubclass(cls, RewritePass) else ():
-            rules.setdefault(rule.name, []).append((cls, [rule]))
     dashed, plain = current_name(name), name.replace("-", "_")
     if dashed in passes:
-        cls = passes[dashed]
-        return [(cls, list(cls.rules) if issubclass(cls, RewritePass) else [])]
-    if plain in rules:
-        return rules[plain]
-    hint = nearest(name, (*passes, *rules), "`onnxopt passes` and `onnxopt explain PASS` list them")
+        return [(passes[dashed], list(passes[dashed].rules))]
+    rules = [(cls, rule) for cls in passes.values() for rule in cls.rules]
+    if found := [(cls, [rule]) for cls, rule in rules if rule.name == plain]:
+        return found
+    known = dict.fromkeys((*passes, *(rule.name for _, rule in rules)))
+    hint = nearest(name, known, "`onnxopt passes` and `onnxopt explain PASS` list them")
     raise UsageError(f"no pass or rule is called {name!r}", hint)
 
 

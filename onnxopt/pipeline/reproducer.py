@@ -125,10 +125,15 @@ def write_reproducer(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save(model, folder / "model.onnx")
-        _write_json(folder / "settings.json", settings | {"plugins": _keep_plugins(folder)})
-        _write_json(folder / "environment.json", environment())
-        _write(folder / "pipeline.txt", text)
-        _write(folder / "error.txt", line(error.message, whole=True))
+        texts = {
+            "settings.json": json.dumps(settings | {"plugins": _keep_plugins(folder)}, indent=2),
+            "environment.json": json.dumps(environment(), indent=2),
+            "pipeline.txt": text,
+            "error.txt": line(error.message, whole=True),
+        }
+        for name, content in texts.items():
+            (folder / name).unlink(missing_ok=True)  # which may be a link or a pipe
+            (folder / name).write_text(content + "\n", encoding="utf-8")
     except OSError as e:
         raise unwritable(folder, e, "name another folder for --reproducer") from None
     error.hint = f"`onnxopt reproduce {folder}` runs it again; attach the folder to a report"
@@ -228,13 +233,3 @@ def _zero(model: Model) -> None:
             size = len(value.stored or tensor.raw_data)
             if size >= _ZEROED_FROM:
                 tensor.raw_data, value.stored = b"\0" * size, None
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    _write(path, json.dumps(content, indent=2))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a new file; an existing link or pipe is removed first."""
-    path.unlink(missing_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")

@@ -55,9 +55,8 @@ class Composite(Pass):
         if own != kind:
             object.__setattr__(self, "info", own)
             note_name(own.name)
-        object.__setattr__(self, "name", own.name)
-        object.__setattr__(self, "opt_level", own.opt_level)
-        object.__setattr__(self, "required", own.required)
+        for field in ("name", "opt_level", "required"):
+            object.__setattr__(self, field, getattr(own, field))
         object.__setattr__(self, "passes", as_passes(self.passes, type(self).__name__))
 
     @property
