@@ -130,8 +130,13 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
         )
     if not value.users:
         return False
-    first = seen.setdefault((dtype, content.shape, tuple(elements)), value)
-    if first is value or not _may(ctx, "equal", node, value, first, value):
+    key = dtype, content.shape, tuple(elements)
+    first = seen.get(key, value)
+    maker = first.producer
+    if first is value or maker is None or maker.graph is None:  # the one before was removed with its last reader
+        seen[key] = value
+        return False
+    if not _may(ctx, "equal", node, value, first, value):
         return False
     value.redirect_readers(first)
     return True
