@@ -92,9 +92,13 @@ class _Cone:
 
     def collect(self) -> None:
         for node in self.graph:
-            if self._foldable(node) and not self._is_left_out(node):
-                self.nodes[node] = None
-                self.freed[node] = sum(self._frees(node, v) for v in dict.fromkeys(present(node.inputs)))
+            if not self._foldable(node):
+                continue
+            if reason := self.ctx.leaves_out(node):
+                self._decline(node, reason)
+                continue
+            self.nodes[node] = None
+            self.freed[node] = sum(self._frees(node, v) for v in dict.fromkeys(present(node.inputs)))
 
     def _foldable(self, node: Node) -> bool:
         for v in node.inputs:
@@ -103,12 +107,6 @@ class _Cone:
         if self.failed.get(node) == [*map(producer, node.inputs)]:  # retried if a producer changed since
             return False
         return is_computable(node, self.graph.opset(node.domain))
-
-    def _is_left_out(self, node: Node) -> bool:
-        reason = self.ctx.leaves_out(node)
-        if reason:
-            self._decline(node, reason)
-        return bool(reason)
 
     def _frees(self, node: Node, v: Value) -> int:
         if v.only_user is not node:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
@@ -11,11 +10,11 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.constants import distinct
+from onnxopt.analysis.constants import repeated
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
-from onnxopt.operators import MULTIDIRECTIONAL, PICKS, RANDOM, RECURRENT, REDUCTIONS, UNARY
+from onnxopt.graph.node import Node, array_of, producer, sole_reader
+from onnxopt.operators import MULTIDIRECTIONAL, RANDOM, RECURRENT, REDUCTIONS, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, make_node
@@ -291,9 +290,7 @@ class ScanAxes(GraphPass):
     info = PassInfo("scan-axes", opt_level=1, after=("simplify-loops",), ops=("Scan",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.opset() < _SCAN_OF_AXES:
-            return
-        for node in graph.by_op.get("Scan", ()):
+        for node in graph.by_op.get("Scan", ()) if graph.opset() >= _SCAN_OF_AXES else ():
             scanned = node.attr("num_scan_inputs")
             if not node.has_references and isinstance(scanned, int) and 0 < scanned <= len(node.inputs):
                 _collect_transposed(graph, node, len(node.inputs) - scanned, ctx)
@@ -302,34 +299,20 @@ class ScanAxes(GraphPass):
 def _collect_transposed(graph: Graph, scan: Node, states: int, ctx: PassContext) -> None:
     for i in range(states, len(scan.outputs)):
         transpose = sole_reader(scan.outputs[i], "Transpose")
-        if transpose is None or transpose.graph is not graph:
+        if transpose is None or transpose.graph is not graph or transpose.has_references:
             continue
-        perm = _perm(transpose)
-        if perm is None:
+        perm = known_order(transpose, len(types.dims_of(transpose.inputs[0])))
+        if not perm:
             continue
-        axes = _axes(scan, "scan_output_axes", len(scan.outputs) - states)
+        given = list(scan.attr("scan_output_axes") or [])
+        axes = given + [0] * (len(scan.outputs) - states - len(given))
         axis = perm.index(axes[i - states] % len(perm))
-        if _others_stay(perm, axis) and ctx.spend("output", at=transpose):
+        rest = [*perm[:axis], *perm[axis + 1 :]]
+        if rest == sorted(rest) and ctx.spend("output", at=transpose):
             axes[i - states] = axis
             graph.take_over(transpose.output, scan, i)
             graph.remove(transpose)
             scan.set_attr("scan_output_axes", axes)
-
-
-def _perm(transpose: Node) -> tuple[int, ...] | None:
-    """Return the permutation if valid and known, else None."""
-    rank = len(types.dims_of(transpose.inputs[0]))
-    return None if transpose.has_references or not rank else known_order(transpose, rank)
-
-
-def _others_stay(perm: Sequence[int], axis: int) -> bool:
-    rest = [*perm[:axis], *perm[axis + 1 :]]
-    return rest == sorted(rest)
-
-
-def _axes(scan: Node, attribute: str, count: int) -> list[int]:
-    given = list(scan.attr(attribute) or [])
-    return given + [0] * (count - len(given))
 
 
 @register
@@ -354,22 +337,10 @@ def _is_zero(value: Value) -> bool:
     """Whether every element is +0, followed through operators that move or concatenate elements."""
     asked = [value]
     for value in asked:
-        if value.constant:
-            if not _is_of_zeros(value.array):
-                return False
-            continue
-        node = producer(value, "Cast", "Concat", "ConstantOfShape", *PICKS)
-        if node is None or node.has_references or len(asked) > _MAX_EXAMINED:
-            return False
-        fill = node.attr("value") if node.op == "ConstantOfShape" else None
-        if fill is not None and fill.tobytes().strip(b"\0"):
-            return False
-        handed_on = {"Concat": node.inputs, "ConstantOfShape": []}.get(node.op, node.inputs[:1])
-        asked += [v for v in present(handed_on) if v not in asked]
+        joined = producer(value, "Concat") if not value.constant else None
+        element = repeated(value, "Cast")
+        if joined is not None and len(asked) <= _MAX_EXAMINED:
+            asked += [v for v in joined.operands if v not in asked]
+        elif element is None or element_kind(element) not in "fiu" or element.any() or np.signbit(element):
+            return False  # E8M0 has no zero
     return True
-
-
-def _is_of_zeros(array: Array) -> bool:
-    array = distinct(array)
-    # E8M0 has no zero
-    return element_kind(array) in "fiu" and not array.tobytes().strip(b"\0") and not array.any()

@@ -9,8 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import linear, types
+from onnxopt.analysis.constants import repeated
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node, array_of, producer
+from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
@@ -204,11 +205,8 @@ def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
 
 
 def filled_with(value: Value, number: int) -> bool:
-    maker = producer(value, "ConstantOfShape", "Expand")
-    if maker is not None and maker.op == "ConstantOfShape" and not maker.has_references:
-        return bool((maker.attr("value", np.zeros(1)) == number).all())
-    array = array_of(maker.inputs[0] if maker is not None and maker.op == "Expand" else value)
-    return array is not None and bool((array == number).all())
+    element = repeated(value)
+    return element is not None and bool(element == number)
 
 
 def axes_but_one(node: Node) -> bool:

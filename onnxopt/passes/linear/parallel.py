@@ -13,7 +13,7 @@ import numpy as np
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import may_train
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node, present, producer, sole_reader
+from onnxopt.graph.node import Node, producer, sole_reader
 from onnxopt.operators import ARITHMETIC, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.proto.messages import Array, attribute_bytes, make_node, tensor_bytes
@@ -78,7 +78,7 @@ class _Merging:
             return "a weight has other readers"
         if sum(tensor_bytes(*w.constant_type()) for w in weights) > self.options.max_bytes:
             return "the weights are too large (max-bytes)"
-        if sum(_elements(n.output) for n in group) > self.options.max_result:
+        if sum(prod(d for d in types.dims_of(n.output) if isinstance(d, int)) for n in group) > self.options.max_result:
             return "the results are large, and would be copied (max-result)"
         return ""
 
@@ -162,10 +162,6 @@ def _hoist_all(split: Node, ctx: PassContext) -> None:
         split = hoist(plan, split)
 
 
-def _elements(value: Value) -> int:
-    return prod(d for d in types.dims_of(value) if isinstance(d, int))
-
-
 def _is_product(node: Node, w: Value) -> bool:
     """Whether the weights have the rank of a matrix, or of an ungrouped convolution."""
     rank = len(w.constant_type()[1])
@@ -225,14 +221,10 @@ def _lane(value: Value) -> Hashable:
             return None
         if node.op == "Reshape":
             return types.length_of(node.output, -1)
-        if node.op not in UNARY and not (node.op in ARITHMETIC and _constants(node) == 1):
+        if node.op not in UNARY and not (node.op in ARITHMETIC and sum(v.constant for v in node.operands) == 1):
             return None
         value = node.output
     return None
-
-
-def _constants(node: Node) -> int:
-    return sum(v.constant for v in present(node.inputs))
 
 
 def _joins_readers(group: Sequence[Node]) -> bool:

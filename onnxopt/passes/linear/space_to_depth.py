@@ -56,7 +56,9 @@ def blocks_of_tokens(m: Match, first: Value) -> Value:
 def _blocks(m: Match, spatial: tuple[int, int]) -> tuple[Value, int, list[tuple[int, int]]]:
     """Return (image, block size, (row, column) in the block for each part)."""
     parts = m.concat.inputs
-    block = _block_size(m)
+    block: int = round(len(parts) ** 0.5)
+    if not 2 <= block <= _LARGEST_BLOCK or block * block != len(parts):
+        m.skip()
     slices: dict[Node, None] = {}
     found = [part for v in parts if (part := _part(v, block, slices, spatial)) is not None]
     images = {x for x, _ in found}
@@ -71,14 +73,6 @@ def _blocks(m: Match, spatial: tuple[int, int]) -> tuple[Value, int, list[tuple[
     sizes = [n % block for i in spatial if (n := types.length_of(x, i)) is not None]
     m.require(m.rank(x) == 4 and sizes == [0, 0], "a size may be no multiple of the block")
     return x, block, places
-
-
-def _block_size(m: Match) -> int:
-    """Return the square root of the number of joined parts."""
-    block: int = round(len(m.concat.inputs) ** 0.5)
-    if not 2 <= block <= _LARGEST_BLOCK or block * block != len(m.concat.inputs):
-        m.skip()
-    return block
 
 
 def _part(

@@ -12,12 +12,12 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import REFUSED, is_refused
 from onnxopt.analysis.shapes.sizes import known_order, listed_by
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
+from onnxopt.graph.node import Node, arrays_of, present, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.parts import insert_new
-from onnxopt.rewriting.rule import canonical_operands
+from onnxopt.rewriting.rule import canonical_operands, listed_axes
 
 Dims = list[int | str | None]
 
@@ -89,7 +89,8 @@ def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
     the operand has; else None."""
     graph, x, axes = node.scope, maker.inputs[0], _axes_before(maker)
     picks, lists_all = list(node.output.users), not node.attr("start") and node.attr("end") is None
-    given = arrays_of(pick.inputs[1] for pick in picks) if lists_all and _is_only_picked(node) else None
+    picked = not node.output.is_output and all(n.op == "Gather" and n.graph is graph for n in picks)
+    given = arrays_of(pick.inputs[1] for pick in picks) if lists_all and picked else None
     if x is None or axes is None or given is None:
         return None
     before = [at for i in given if (at := _picked_axes(i, axes)) is not None]
@@ -101,11 +102,6 @@ def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
         pick.set_input(1, graph.constant(np.array(at, np.int64).reshape(i.shape), pick.output.name, pick))
     graph.remove(node)
     return listed.producer
-
-
-def _is_only_picked(node: Node) -> bool:
-    """Whether only Gathers of the scope read the node's result."""
-    return not node.output.is_output and all(n.op == "Gather" and n.graph is node.graph for n in node.output.users)
 
 
 def _picked_axes(indices: Array, axes: list[int | None]) -> list[int] | None:
@@ -128,16 +124,9 @@ def _axes_before(maker: Node) -> list[int | None] | None:
     if maker.op == "Transpose":
         perm = known_order(maker, rank)
         return None if perm is None else [*perm]
-    return _axes_before_added(x, maker, rank)
-
-
-def _axes_before_added(x: Value, maker: Node, rank: int) -> list[int | None] | None:
-    """Return the operand axis of each result axis of an Unsqueeze."""
-    listed = array_of([*canonical_operands(maker)[1:], None][0])
-    if listed is None:
-        return None
-    added = {a % rank for a in listed.reshape(-1).tolist() if -rank <= a < rank}
-    if len(added) != listed.size or types.rank(x) != rank - len(added):
+    axes = listed_axes(maker)
+    added = {a % rank for a in axes or () if -rank <= a < rank}
+    if axes is None or len(added) != len(axes) or types.rank(x) != rank - len(added):
         return None
     rest = iter(range(rank))
     return [None if i in added else next(rest) for i in range(rank)]
@@ -255,7 +244,9 @@ class _Shapes:
 def _dims(value: Value | None) -> Dims | None:
     """Return the dims in a vector or scalar: a Shape, an element or part of a Shape, or a constant; else None."""
     if value is not None and value.constant:
-        return _constant_dims(value)
+        kind, lengths = value.constant_type()
+        small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _MAX_DIMS
+        return value.array.tolist() if small else None
     node = producer(value)
     if value is None or node is None or node.has_references or node.inputs[0] is None:
         return None
@@ -276,9 +267,3 @@ def _dims_picked(node: Node) -> Dims | None:
         return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
     is_slice = node.op == "Slice" and numbers[3:] in ([], [[1]]) and [len(n) for n in numbers[:2]] == [1, 1]
     return dims[numbers[0][0] : numbers[1][0]] if is_slice else None
-
-
-def _constant_dims(value: Value) -> Dims | None:
-    kind, lengths = value.constant_type()
-    small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _MAX_DIMS
-    return value.array.tolist() if small else None
