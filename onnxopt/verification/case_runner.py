@@ -88,7 +88,7 @@ class CaseRunner:
             self._answers = self._originals()
             if time.monotonic() - began < _BRIEF:
                 self.judge.shake_ahead()
-            self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
+            self.judge.read_ahead()
         except Refused:
             if self._last is None or not self.plan.least:
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,7 +15,6 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import own_cases
 from onnxopt.verification.inputs.sizes import Run, Side, of_both
 from onnxopt.verification.inputs.uses import INDEX
-from onnxopt.verification.inputs.windows import may_hide
 from onnxopt.verification.job import Step
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
@@ -191,18 +190,15 @@ class Loaded(Original):
             return e
         return None
 
-    def read_ahead(self, sizes: Sequence[Mapping[str, int]]) -> None:
-        """Analyse the original for `of_both` and for the second look, while the result is being made.
-
-        sizes: of dims, by case.
-        """
+    def read_ahead(self) -> None:
+        """Analyse the original for `of_both` and for the second look, while the result is being made."""
         plan = self.planned
         if not self._is_changed:
             with contextlib.suppress(*UNSEEN):  # reported when asked
                 side = self.side(0)
                 _ = side.limits if plan.symbols else None
                 _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
-                if plan.hides or may_hide(plan, sizes):
+                if plan.hides or plan.decides or plan.muted:
                     from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
 
                     _ = side.program

@@ -17,8 +17,6 @@ from onnxopt.verification.coverage.traces import Trace, traces
 from onnxopt.verification.coverage.unseen import unseen, untaken
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.inputs.windows import have_few_rows
-from onnxopt.verification.model.decisions import Changing
 from onnxopt.verification.model.views import views
 from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
@@ -195,15 +193,6 @@ class Look:
         a, b = self.a.program, self.b.program
         sameness = Sameness(Pairs(a, b), a.given)
         return a.outputs == b.outputs and all(sameness.are_made_alike(o, o) for o in a.outputs)
-
-    def hides(self) -> bool:
-        """Return whether inputs decide which parts of the second file run."""
-        proto = self.b.program.skeleton.proto
-        return Changing(proto.graph, proto.functions).hides
-
-    def has_few_rows(self, sizes: Sequence[Mapping[str, int]]) -> bool:
-        """Return whether a Relu of the first file may mute a channel in all of a few rows. sizes: of dims, by case."""
-        return have_few_rows(self.a.program.skeleton.proto, self.plan.muted, sizes)
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

@@ -14,10 +14,11 @@ from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.case_runner import CaseRunner
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.inputs.windows import may_hide
+from onnxopt.verification.inputs.windows import have_few_rows
 from onnxopt.verification.job import LOOK, UNSHOWN, Answer
 from onnxopt.verification.judge import FAILURES
 from onnxopt.verification.loaded import UNSEEN
+from onnxopt.verification.model.decisions import Changing
 from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import CPU
@@ -232,14 +233,17 @@ class SecondLook:
     def _hides(self) -> bool:
         """Return whether inputs decide which parts of a model run; asked of a foreign result as well."""
         with contextlib.suppress(OSError, ValueError):  # reported when run
-            return self._plan.hides or (self._runner.job.foreign and self._judge.looked().hides())
-        return False
+            if self._runner.job.foreign and not self._plan.hides:
+                proto = self._judge.side(1).skeleton.proto
+                return Changing(proto.graph, proto.functions).hides
+        return self._plan.hides
 
     def _may_decide(self, answers: Sequence[Answer]) -> bool:
         """Return whether decisions, or channels muted in few rows, may hide a difference."""
         sizes = [a.case.dims for a in answers if a.proves]
         with contextlib.suppress(OSError, ValueError):
-            return may_hide(self._plan, sizes) and (self._plan.decides or self._judge.looked().has_few_rows(sizes))
+            model = self._judge.side(0).skeleton.proto
+            return self._plan.decides or have_few_rows(model, self._plan.muted, sizes)
         return False
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:

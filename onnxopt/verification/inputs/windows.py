@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import ne
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -19,10 +19,6 @@ from onnxopt.verification.model.dataflow import MAX_CALL_DEPTH
 from onnxopt.verification.model.nodes import bodies_of, constants, few, ordered
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
 from onnxopt.verification.model.shapes import MAX_SIZES, Call, Known, shapes_of
-
-if TYPE_CHECKING:
-    from onnxopt.verification.inputs.plan import Plan
-
 
 # -- windows ----------------------------------------------------------------------------------------------
 
@@ -340,13 +336,6 @@ def _back(node: NodeProto, makers: Mapping[str, NodeProto], through: Collection[
 def are_few(rows: Iterable[int]) -> bool:
     """Return whether a channel may be muted in all rows. `rows`: number in each case."""
     return sum(rows) < _FEW_ROWS
-
-
-def may_hide(plan: Plan, sizes: Sequence[Mapping[str, int]]) -> bool:
-    """Return whether decisions, or channels muted in few rows, may hide a difference. `sizes`: of dims, by case."""
-    return plan.decides or (
-        bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
-    )
 
 
 def least_rows(shape: Sequence[int]) -> int:
