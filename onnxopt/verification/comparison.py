@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from onnxopt.arguments import by_name
 from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
@@ -20,6 +20,7 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import fix_dims, make_plan
 from onnxopt.verification.inputs.sizes import Side, of_both
 from onnxopt.verification.job import Step
+from onnxopt.verification.model.nodes import required
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import View, views
 from onnxopt.verification.records import CaseRecord, Comparison, Verification
@@ -65,7 +66,7 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "", *, int32: boo
     dtype: type B may take for A's float32 inputs; int32: B may take int32 for A's int64 inputs.
     """
     for kind, x, y in (
-        ("inputs", _required(a.graph), _required(b.graph)),
+        ("inputs", required(a.graph), required(b.graph)),
         ("outputs", list(a.graph.output), list(b.graph.output)),
     ):
         names = [[i.name for i in infos] for infos in (x, y)]
@@ -76,7 +77,7 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "", *, int32: boo
                 f"A and B differ in their {kind}: {', '.join(sides)}",
                 "they must have the same names; --rename OLD=NEW says what A's are called in B",
             )
-    _check_types(_required(a.graph), {i.name: i for i in _required(b.graph)}, dtype, int32=int32)
+    _check_types(required(a.graph), {i.name: i for i in required(b.graph)}, dtype, int32=int32)
 
 
 def _check_types(
@@ -96,7 +97,7 @@ def checked_names(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> di
 
     Raises UsageError for an old name missing in A's interface, or a new name missing in B's. `b` is not renamed yet.
     """
-    rename = by_name(rename, [i.name for i in _required(a.graph)], [o.name for o in a.graph.output])
+    rename = by_name(rename, [i.name for i in required(a.graph)], [o.name for o in a.graph.output])
     for side, model, names in (("A", a, rename), ("B", b, rename.values())):
         infos = [*model.graph.input, *model.graph.output]
         known = dict.fromkeys(i.name for i in infos)
@@ -106,11 +107,6 @@ def checked_names(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> di
                 hint = nearest(name, known, f"it has {few([*known], _MAX_NAMES)}")
                 raise UsageError(f"--rename: {side} has no input, output or dim called {name!r}", hint)
     return rename
-
-
-def _required(graph: GraphProto) -> list[ValueInfoProto]:
-    initializers = {t.name for t in graph.initializer}
-    return [i for i in graph.input if i.name not in initializers]
 
 
 def _type(info: ValueInfoProto) -> str:

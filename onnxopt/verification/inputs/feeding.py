@@ -24,6 +24,7 @@ from onnxopt.proto.element_types import BY_NAME, element_kind
 from onnxopt.verification.inputs.cases import Recipe, Trial
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.values import AXES, KNOWN, MODES, WIDE, Case, InputMaker, says_lengths
+from onnxopt.verification.model.nodes import required
 from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.worker.serving import Refused
 
@@ -168,10 +169,8 @@ def _check_shape(spec: InputSpec, value: Any, file: Path) -> None:
 
 
 def _onnx(folder: Path, model: ModelProto, plan: Plan) -> Data:
-    initializers = {t.name for t in model.graph.initializer}
-    required = [i for i in model.graph.input if i.name not in initializers]
-    inputs = _files(folder, "input")
-    given = list(model.graph.input) if len(inputs) > len(required) else required
+    inputs, without_default = _files(folder, "input"), required(model.graph)
+    given = list(model.graph.input) if len(inputs) > len(without_default) else without_default
     feeds = {name: fitting(name, value, plan, file) for name, file, value in _values(inputs, given)}
     return Data(feeds, {name: value for name, _, value in _values(_files(folder, "output"), model.graph.output)})
 

@@ -24,7 +24,7 @@ from onnxopt.verification.inputs.sizes import Sizes, sums
 from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
 from onnxopt.verification.model.decisions import MAY_DECIDE, Changing, Deciding, is_random_model
-from onnxopt.verification.model.nodes import int_of, operators_of
+from onnxopt.verification.model.nodes import int_of, operators_of, overridable, required
 from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS, having
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker import spare
@@ -130,11 +130,10 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
 
 def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[TensorProto], Any] | None) -> None:
     graph = uses.graph
-    initializers = {t.name: t for t in graph.initializer}
-    plan.inputs = [_spec(i.name, i.type, uses.found) for i in graph.input if i.name not in initializers]
-    if proto.ir_version >= 4:  # before, every initializer had to be listed as an input
-        listed = (initializers[i.name] for i in graph.input if i.name in initializers)
-        plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
+    plan.inputs = [_spec(i.name, i.type, uses.found) for i in required(graph)]
+    given, initializers = overridable(proto), {t.name: t for t in graph.initializer}
+    listed = (initializers[i.name] for i in graph.input if i.name in initializers and i.name in given)
+    plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
 
 
 def _add_operators(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], ops: frozenset[str]) -> None:

@@ -17,7 +17,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 from onnxopt.proto.element_types import TYPES
 from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import int_of
+from onnxopt.verification.model.nodes import int_of, required
 from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import (
     AFFINE,
@@ -134,10 +134,8 @@ class Uses(Forward[_Trace]):
         self.found: defaultdict[str, Use] = defaultdict(Use)  # by input
         self.tables: dict[str, list[tuple[TensorProto, int]]] = {}  # {input: [(indexed constant, row minus input)]}
         self._shapes = {i.name: [*(tensor_type(i.type)[1] or ())] for i in graph.input}
-        listed = {t.name for t in graph.initializer}
-        for i in graph.input:
-            if i.name not in listed:
-                self._begin(i)
+        for i in required(graph):
+            self._begin(i)
         self._sized: set[str] = set()  # inputs cast to integers that are used beyond arithmetic
         self.walk(graph)
         for name in self._sized:

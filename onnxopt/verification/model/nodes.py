@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
 from typing import Any, Final
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.proto.element_types import FLOATS, INTEGERS
 from onnxopt.proto.messages import tensor_to_array
@@ -72,6 +72,20 @@ def numbers(tensor: TensorProto) -> list[float]:
 def int_of(node: NodeProto, name: str, default: int = 0) -> int:
     """Return an integer attribute."""
     return next((a.i for a in node.attribute if a.name == name), default)
+
+
+# -- inputs -----------------------------------------------------------------------------------------------
+
+
+def required(graph: GraphProto) -> list[ValueInfoProto]:
+    """Return the inputs without initializer."""
+    initializers = {t.name for t in graph.initializer}
+    return [i for i in graph.input if i.name not in initializers]
+
+
+def overridable(model: ModelProto) -> set[str]:
+    """Return the inputs, whose initializers are defaults; none if every initializer has to be listed as an input."""
+    return {i.name for i in model.graph.input} if model.ir_version >= 4 else set()
 
 
 # -- order ------------------------------------------------------------------------------------------------

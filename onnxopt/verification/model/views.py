@@ -21,6 +21,7 @@ from onnxopt.verification.model.nodes import (
     in_order,
     inside,
     operator_names,
+    overridable,
     reads_of,
 )
 from onnxopt.verification.model.operators import STANDARD, WITH_BODIES
@@ -58,18 +59,13 @@ class _Modes(Ranges):
         return super().transfer(node, reads)
 
 
-def _constants(model: ModelProto) -> list[TensorProto]:
-    is_listed = model.ir_version < 4  # before, every initializer had to be listed as an input
-    given = set() if is_listed else {i.name for i in model.graph.input}
-    return [t for t in model.graph.initializer if t.name not in given]
-
-
 def leave_out_false_modes(model: ModelProto) -> None:
     """Remove constant false `training_mode` operands of Dropout (the default) in place, also in bodies and functions.
 
     Overridable initializers are no constants.
     """
-    known = _constants(model)
+    given = overridable(model)
+    known = [t for t in model.graph.initializer if t.name not in given]
     for nodes, tensors in ((model.graph.node, known), *((f.node, []) for f in model.functions)):
         found = _Modes()
         found.constants.update((t.name, t) for t in tensors)
@@ -112,10 +108,7 @@ def prune(nodes: Any, outputs: Iterable[str]) -> None:
 
 def forget_defaults(proto: ModelProto) -> None:
     """Remove overridable initializers, which onnx's inference takes for constants."""
-    if proto.ir_version < 4:  # before, every initializer had to be listed as an input
-        return
-    graph = proto.graph
-    given = {i.name for i in graph.input}
+    graph, given = proto.graph, overridable(proto)
     names = [t.name for t in graph.initializer], [t.values.name for t in graph.sparse_initializer]
     for tensors, its in zip((graph.initializer, graph.sparse_initializer), names):
         for k in reversed([k for k, name in enumerate(its) if name in given]):
