@@ -223,7 +223,7 @@ class JobRunner(CaseRunner):
     def _word(self, verdict: Verification, second: SecondLook, little: Sequence[str]) -> None:
         if self.opened.around and not self.job.ended:
             self.opened = self.opened._replace(around=self.judge.around())
-        word(verdict, little, opened=self.opened, declared=self._submission.declared)
+        word(verdict, little, self.opened, self._submission.declared)
         verdict.message += self.judge.with_references((self.job.original, *self._files()))
         compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:

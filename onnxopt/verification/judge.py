@@ -19,7 +19,6 @@ from onnxopt.verification.job import BATCHES
 from onnxopt.verification.loaded import UNSEEN, Loaded
 from onnxopt.verification.records import CaseRecord, OutputRecord, Pieces, Place
 from onnxopt.verification.rounding import (
-    EPSILON,
     MOST_OF_WHOLE,
     Draws,
     allowed_of_whole,
@@ -229,7 +228,7 @@ class Judge(Loaded):
 
         program = self.side(0).program
         found = paths(program, [o for o in self.outputs if o in program.maker], (), {})
-        return {o: allowed_of_whole(EPSILON["float32"], path.depth) for o, path in found.items()}
+        return {o: allowed_of_whole(path.depth) for o, path in found.items()}
 
     def _by_inputs(self, case: Case, values: Sequence[Any]) -> dict[str, float]:
         """Return, by output, the relative difference explained by the last bits of inputs."""

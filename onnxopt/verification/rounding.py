@@ -126,19 +126,16 @@ def allowed(epsilon: float, depth: float) -> float:
     return _walk(epsilon, min(depth, deepest))
 
 
-def allowed_of_whole(epsilon: float, depth: float) -> float:
-    """Return the relative difference allowed for an output of a whole model after `depth` roundings.
-
-    0 for types other than float32: noise is measured, as coarse steps decide more often.
-    """
-    return _walk(epsilon, min(depth, _DEEPEST_WHOLE)) if epsilon == EPSILON["float32"] else 0.0
+def allowed_of_whole(depth: float) -> float:
+    """Return the relative difference allowed for a float32 output of a whole model after `depth` roundings."""
+    return _walk(EPSILON["float32"], min(depth, _DEEPEST_WHOLE))
 
 
 def _walk(epsilon: float, depth: float) -> float:
     return _WALK * epsilon * math.sqrt(1.0 + depth)
 
 
-MOST_OF_WHOLE: Final = allowed_of_whole(EPSILON["float32"], _DEEPEST_WHOLE)
+MOST_OF_WHOLE: Final = allowed_of_whole(_DEEPEST_WHOLE)
 
 
 class Difference(NamedTuple):

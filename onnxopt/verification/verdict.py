@@ -86,28 +86,17 @@ def differences(records: Sequence[CaseRecord]) -> dict[str, float]:
     return found
 
 
-_OPENED: Final = Opened()
-
-
-def word(
-    verdict: Verification,
-    weak: Sequence[str] = (),
-    *,
-    sizes: bool = True,
-    opened: Opened = _OPENED,
-    declared: Mapping[str, float] | None = None,
-) -> None:
+def word(verdict: Verification, weak: Sequence[str], opened: Opened, declared: Mapping[str, float]) -> None:
     """Set the message of a verdict.
 
-    weak: reasons why the cases prove little; sizes: name the dynamic dims; opened: the engine; declared: changes of
-    outputs declared by passes.
+    weak: reasons why the cases prove little; opened: the engine; declared: changes of outputs declared by passes.
     """
-    allowed = "".join(f"; {name} declares {share:g}" for name, share in (declared or {}).items())
+    allowed = "".join(f"; {name} declares {share:g}" for name, share in declared.items())
     if verdict.status == DIFFERENT:
-        verdict.message = _accusation(verdict, sizes) + allowed
+        verdict.message = _accusation(verdict) + allowed
         return
     note = verdict.pieces.note if verdict.status == VERIFIED and verdict.pieces is not None else ""
-    verdict.message = ", ".join(filter(None, [_agreement(verdict), note, _cases(verdict, sizes=sizes)]))
+    verdict.message = ", ".join(filter(None, [_agreement(verdict), note, _cases(verdict)]))
     if opened.refused:
         verdict.message += f", by the reference evaluator ({_by_runtime(opened.refused)})"
     if opened.around:
@@ -177,11 +166,11 @@ def worst_of(cases: Sequence[CaseRecord]) -> tuple[CaseRecord, OutputRecord] | N
     return max(_differing(cases), key=lambda pair: pair[1].max_rel, default=None)
 
 
-def _accusation(verdict: Verification, sizes: bool) -> str:
+def _accusation(verdict: Verification) -> str:
     worst, text = worst_of(verdict.cases), ""
     if worst is not None:
         case, output = worst
-        dims = ", ".join(f"{k}={v}" for k, v in case.dims.items()) if sizes else ""
+        dims = ", ".join(f"{k}={v}" for k, v in case.dims.items())
         text = f"output `{output.name}` {output.note}" + (f" ({dims})" if dims else "")
         noise = verdict.noise.get(output.name)
         if noise is not None and output.max_rel < float("inf"):
@@ -194,11 +183,11 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
     return text or verdict.message
 
 
-def _cases(verdict: Verification, *, sizes: bool) -> str:
-    """Return the number of cases, and their sizes on request."""
+def _cases(verdict: Verification) -> str:
+    """Return the number of cases, and their sizes."""
     count = sum(c.note != LEFT_OUT for c in verdict.cases)
     dims = "; ".join(map(_sizes, {tuple(c.dims.items()): None for c in verdict.cases if c.dims}))
-    return f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else "")
+    return f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims else "")
 
 
 def could_jump(plan: Plan) -> bool:
