@@ -175,7 +175,7 @@ class JobRunner(CaseRunner):
         elif not compared and not (is_looked and (verdict.agrees or verdict.places)):
             self._refuse(verdict, cases)
         else:
-            self._word(verdict, second, self._little(verdict, second, found, answers))
+            self._word(verdict, self._little(verdict, second, found, answers))
             return verdict.status != DIFFERENT
         return False
 
@@ -220,7 +220,7 @@ class JobRunner(CaseRunner):
         """Return the files of the result, one for each step."""
         return [str(step.file) for step in self.job.steps] or [self._submission.path]
 
-    def _word(self, verdict: Verification, second: SecondLook, little: Sequence[str]) -> None:
+    def _word(self, verdict: Verification, little: Sequence[str]) -> None:
         if self.opened.around and not self.job.ended:
             self.opened = self.opened._replace(around=self.judge.around())
         word(verdict, little, self.opened, self._submission.declared)

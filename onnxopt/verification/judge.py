@@ -306,7 +306,7 @@ class Judge(Loaded):
     def noise(
         self, names: Sequence[str], enough: Mapping[str, float], told: str = "", of_result: bool = False
     ) -> dict[str, dict[str, float]]:
-        """Return {case: {output: relative change}} caused by the last bits of inputs and weights (see `Noise`).
+        """Return {case: {output: relative change}} caused by the last bits of inputs and weights (see `Look.noise`).
 
         Stops at `enough` by output, or when the output `told` reaches its bound in the first case. of_result: measure
         the result instead of the original.

@@ -76,7 +76,7 @@ class SecondLook:
         try:
             self._runner.begin(LOOK)
             is_rough = verdict.status == DIFFERENT or failed is not None
-            is_asked = self._is_asked(verdict, answers, found, is_rough=is_rough)
+            is_asked = self._is_asked(verdict, found, is_rough=is_rough)
             wrong = _wrong(verdict, failed)
             seen = self._seen(verdict, answers, wrong, is_asked=is_asked, is_rough=is_rough)
         except (Refused, OnnxOptError):
@@ -113,7 +113,7 @@ class SecondLook:
             raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {why}") from None
         self.cut_short = "" if isinstance(error, Died) and not error.late else why
 
-    def _is_asked(self, verdict: Verification, answers: Sequence[Answer], found: Proof, *, is_rough: bool) -> bool:
+    def _is_asked(self, verdict: Verification, found: Proof, *, is_rough: bool) -> bool:
         """Return whether outputs are inconclusive. Before expensive work, the files are compared (`_alike`)."""
         by_caller = bool(self._options.pieces or self._options.dtype)
         is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none)
