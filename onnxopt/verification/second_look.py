@@ -62,7 +62,6 @@ class SecondLook:
 
     def __init__(self, runner: CaseRunner, options: VerifyOptions) -> None:
         self._runner, self._judge, self._plan, self._options = runner, runner.judge, runner.plan, options
-        self._may_be_alike = False  # see `_alike`
         self.is_alike = False  # equal operators on equal constants compute the outputs
         self.cut_short = ""  # why the comparison in pieces ended early, or ""
 
@@ -76,9 +75,11 @@ class SecondLook:
         try:
             self._runner.begin(LOOK)
             is_rough = verdict.status == DIFFERENT or failed is not None
-            is_asked = self._is_asked(verdict, found, is_rough=is_rough)
+            is_due = is_rough or bool(self._options.pieces or self._options.dtype) or not self._runner.is_steady
+            is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none)
+            is_asked = is_due or is_open or bool(_wrong(verdict))  # outputs are inconclusive
             wrong = _wrong(verdict, failed)
-            seen = self._seen(verdict, answers, wrong, is_asked=is_asked, is_rough=is_rough)
+            seen = self._seen(verdict, answers, wrong, is_asked=is_asked, is_due=is_due, is_rough=is_rough)
         except (Refused, OnnxOptError):
             raise
         except Exception as e:
@@ -113,15 +114,6 @@ class SecondLook:
             raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {why}") from None
         self.cut_short = "" if isinstance(error, Died) and not error.late else why
 
-    def _is_asked(self, verdict: Verification, found: Proof, *, is_rough: bool) -> bool:
-        """Return whether outputs are inconclusive. Before expensive work, the files are compared (`_alike`)."""
-        by_caller = bool(self._options.pieces or self._options.dtype)
-        is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none)
-        is_due = by_caller or is_rough or not self._runner.is_steady
-        self.is_alike = not is_due and is_open and self._alike()
-        self._may_be_alike = not is_due and not is_open
-        return is_due or is_open or bool(_wrong(verdict))
-
     def _alike(self) -> bool:
         """Return whether equal operators on equal constants compute all outputs, according to the files.
 
@@ -131,11 +123,6 @@ class SecondLook:
             return self._judge.work > _WORTH_READING and self._judge.looked().is_alike()
         return False
 
-    def _turns_out_alike(self, verdict: Verification) -> bool:
-        """Return `_alike`, asked late: outputs are conclusive, and nothing was compared before."""
-        self.is_alike = self._may_be_alike and verdict.pieces is None and self._alike()
-        return self.is_alike
-
     def _seen(
         self,
         verdict: Verification,
@@ -143,17 +130,17 @@ class SecondLook:
         wrong: Collection[str],
         *,
         is_asked: bool,
+        is_due: bool,
         is_rough: bool,
     ) -> _Seen | None:
         """Return the pieces, places and noise; None if not needed, or no case can be compared."""
-        if self.is_alike:
-            return None
         is_deep = self._hides()
         all_ = verdict.pieces is not None or is_deep or self._may_decide(answers)
         groups = _groups(verdict, answers, wrong, all_=all_)
         if not (is_asked or (all_ and answers)) or not (groups or verdict.pieces):
             return None
-        if self._turns_out_alike(verdict):
+        self.is_alike = not is_due and verdict.pieces is None and self._alike()
+        if self.is_alike:
             return None
         pieces, places = self._in_groups(verdict.pieces, groups)
         if not places:
