@@ -43,10 +43,6 @@ _TRIES: Final = 1 << 32  # multiplications in all attempts to find livelier outp
 _NODES: Final = 7000  # nodes; larger models run in segments, as loading takes quadratic time
 
 
-def _has_nonzero(values: Sequence[Any]) -> bool:
-    return any(v.any() for v in values if isinstance(v, np.ndarray))
-
-
 class Original:
     """A model in a runtime, with graph optimizations off."""
 
@@ -205,7 +201,7 @@ class Original:
             with contextlib.suppress(Exception):  # the original rejects these inputs
                 feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
                 found = self._run_original(feeds)
-                if not differ(values, found) and _has_nonzero(values):
+                if not differ(values, found) and any(v.any() for v in values if isinstance(v, np.ndarray)):
                     break  # outputs do not depend on the inputs
                 if (dull := sum(map(is_dull, found))) < least:
                     least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found

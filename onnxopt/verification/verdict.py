@@ -38,7 +38,8 @@ def settle(
     """Set the verdict from the second look. `noise`: by case."""
     verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
     open_ = [o for _, o in _differing(verdict.cases)]
-    if any(_is_inexcusable(o) for o in open_):
+    # Rounding explains no expected file, and no missing elements.
+    if any(getattr(o, "against", "") or o.note.endswith(NOTHING) for o in open_):
         return
     if pieces.complete and pieces.cuts > pieces.noisy:
         verdict.status, why = IN_PIECES, "no piece does"
@@ -49,11 +50,6 @@ def settle(
         return
     for o in open_:
         o.ok, o.note = True, f"{o.note}, and {why}"
-
-
-def _is_inexcusable(output: OutputRecord) -> bool:
-    """Return whether pieces cannot excuse an output: rounding explains no expected file, and no missing elements."""
-    return bool(getattr(output, "against", "")) or output.note.endswith(NOTHING)
 
 
 def _differing(cases: Sequence[CaseRecord]) -> list[tuple[CaseRecord, OutputRecord]]:

@@ -303,7 +303,9 @@ def _steps(walk: Walk) -> Iterator[tuple[str, list[str]]]:
         for output in filter(None, node.output):
             if output not in walk.cuts:
                 behind.update([output] if is_behind or output in walk.latest else ())
-            elif is_behind and output in of and _loses(walk, output) and not walk.sameness.is_made_alike(output):
+                continue
+            may_agree = is_behind and output in of and (_is_step(walk, output) or _drops(walk, output))
+            if may_agree and not walk.sameness.is_made_alike(output):  # although its operands differ
                 yield output, _differing_before(walk, output)
 
 
@@ -311,11 +313,6 @@ def _differing_before(walk: Walk, value: str) -> list[str]:
     """Return the differing values between preceding cutpoints and a value."""
     inside = walk.b.made(walk.b.cone([value], walk.fed))
     return [v for v in inside if v in walk.latest and v not in walk.cuts]
-
-
-def _loses(walk: Walk, value: str) -> bool:
-    """Return whether a value may agree although its operands differ."""
-    return _is_step(walk, value) or _drops(walk, value)
 
 
 def _drops(walk: Walk, value: str) -> bool:

@@ -70,7 +70,7 @@ def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode
     if not met:
         return base
     # Exact breakpoints get a separate case: noise of last bits explains any difference at a breakpoint.
-    around = met if turn else _beside_each(met)
+    around = met if turn else [n for e in met for n in (_BESIDE * e if e else _BESIDE - 1).tolist()]
     if math.prod(shape) == 1:
         finite = [*filter(math.isfinite, around)] or around
         return np.full(shape, min(finite) if turn else max(finite))
@@ -80,10 +80,6 @@ def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode
     if turn or not close:
         return found
     return np.where((rank >= _NEAR_SHARE) & (rank < _CLOSE), covering(close, shape, rng), found)
-
-
-def _beside_each(edges: Sequence[float]) -> list[float]:
-    return [n for e in edges for n in (_BESIDE * e if e else _BESIDE - 1).tolist()]
 
 
 def _within(kind: str, edges: Sequence[float]) -> list[float]:

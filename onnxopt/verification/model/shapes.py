@@ -140,7 +140,7 @@ class Shapes(Forward[Known]):
     def join(self, a: Known, b: Known) -> Known:
         x, y = a.shape, b.shape
         is_one_rank = x is not None and y is not None and len(x) == len(y)
-        shape = _joined_dims(x or (), y or ()) if is_one_rank else None
+        shape = tuple(m if m == n else UNKNOWN for m, n in zip(x or (), y or ())) if is_one_rank else None
         return Known(shape, a.elements if a.elements == b.elements else None)
 
     def of(self, name: str) -> Known | None:
@@ -287,11 +287,6 @@ def _met(dims: Sequence[int | str]) -> int | str:
     found = {d for d in dims if d != 1}
     numbers = [d for d in found if isinstance(d, int) and d != UNKNOWN]
     return numbers[0] if numbers else found.pop() if len(found) == 1 else 1 if not found else UNKNOWN
-
-
-def _joined_dims(a: Shape, b: Shape) -> Shape:
-    """Return the dims equal in both shapes, else unknown."""
-    return tuple(m if m == n else UNKNOWN for m, n in zip(a, b))
 
 
 def _without(shape: Shape, axes: Sequence[int]) -> Shape:

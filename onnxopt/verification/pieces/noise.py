@@ -49,10 +49,6 @@ class View:
         turned = value if self.axes is None else value.transpose(self.axes)
         return np.ascontiguousarray(turned).reshape(self.shapes[case])
 
-    def of_case(self, case: int, count: int) -> View:
-        """Return a view with the shape of one case, for `count` cases."""
-        return View(self.axes, (self.shapes[case],) * count)
-
 
 def views(a: list[Any], b: list[Any]) -> Iterator[View]:
     """Yield the views of A's values `a` with the shapes of B's values `b`, by case."""

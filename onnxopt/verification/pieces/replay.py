@@ -79,7 +79,8 @@ class Replay:
 
     def drawn(self, original: Stream, case: int) -> Replay:
         """Return a replay on drawn numbers in place of a case's."""
-        views = {name: view.of_case(case, len(original.values)) for name, view in self.views.items()}
+        count = len(original.values)
+        views = {name: View(view.axes, (view.shapes[case],) * count) for name, view in self.views.items()}
         return replace(self, original=original, views=views, fine=False, digits=False, _against={})
 
     def mine(self, value: str) -> list[Any]:
