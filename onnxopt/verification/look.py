@@ -242,12 +242,7 @@ class Look:
         found = [{**dict.fromkeys(outputs, 0.0), **(known or {}).get(case.name, {})} for case, _ in cases]
         runner = self.b if of_result else self.a
         made = [o for o in outputs if o in runner.program.maker]
-
-        def left() -> list[int]:
-            """Return the cases to measure further."""
-            asked = [told] if told else made
-            return [i for i in range(len(feeds)) if any(found[i][o] < enough.get(o, math.inf) for o in asked)]
-
+        left = partial(_open_cases, found[: len(feeds)], [told] if told else made, enough)
         if left():
             values = [dict(zip(outputs, results)) for _, results in cases]
             if of_result:
@@ -271,6 +266,11 @@ class Look:
             for i in (i for i in range(len(feeds)) for _ in range(_SEEDS)):
                 if opened is not None and i in left():
                     yield i, opened.run({name: change(v) for name, v in feeds[i].items()})
+
+
+def _open_cases(found: Sequence[Mapping[str, float]], asked: Sequence[str], enough: Mapping[str, float]) -> list[int]:
+    """Return the cases with less noise than `enough` of an output in `asked`."""
+    return [i for i, shares in enumerate(found) if any(shares[o] < enough.get(o, math.inf) for o in asked)]
 
 
 def _enlarge(shares: dict[str, float], found: Mapping[str, Difference]) -> None:
