@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.sizes import LARGEST, known_order, order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
-from onnxopt.graph.node import Node, present
+from onnxopt.graph.node import Node, array_of, present
 from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
 from onnxopt.proto.messages import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.rewriting.rule import FORMS, constant_cuts
@@ -260,8 +261,10 @@ def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array 
 def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
     """Plan […, N] to […, N / D, D], perhaps with axes of size 1 between, otherwise equal for all parts: heads are
     concatenated like the parts."""
+    if axis < len(shape) - 1:
+        return _rows(followers, shape, axis, sizes)
     known = [h for node, size in zip(followers, sizes) if (h := _heads(node, size)) is not None]
-    if axis != len(shape) - 1 or len(known) < len(followers):
+    if len(known) < len(followers):
         return None
     front, _, behind = known[0]
     # A 0 behind the front copies the split axis.
@@ -272,6 +275,20 @@ def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequen
     # A -1 in front stays: its value does not depend on the parts. Elsewhere the size is known.
     joined = np.array([*front, sum(counts), *behind], np.int64)
     return Plan(followers, len(front), tuple(counts), (*out[: len(front)], sum(counts), *behind), (joined,))
+
+
+def _rows(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
+    """Plan […, N, D] to […, N D], with the axes from the split one on as one, and equal axes in front."""
+    front, inner = shape[:axis], [n for n in shape[axis + 1 :] if isinstance(n, int)]
+    given = [(array_of(node.input(1)), node.attr("allowzero", 0)) for node in followers]
+    targets = [target for target, zero in given if target is not None and not (zero and 0 in target)]
+    if None in front or len(inner) < len(shape) - axis - 1 or len(targets) < len(followers):
+        return None
+    made = tuple(size * prod(inner) for size in sizes)
+    if [types.shape(n.output) for n in followers] != [(*front, n) for n in made]:
+        return None
+    target = np.array([*targets[0][:-1], sum(made)], np.int64)
+    return Plan(followers, axis, made, (*front, sum(made)), (target,))
 
 
 def _heads(node: Node, size: int) -> tuple[list[int], int, list[int]] | None:

@@ -275,7 +275,8 @@ def _half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = 
     if node.op == "Mul":
         return _half_of_product(m, node, sign, paired, reach - 1)
     if node.op == "Gather" and paired and sign == 1 and _is_of_pairs(m, node):
-        return node.inputs[0]
+        added = range((m.rank(node.inputs[0]) or 0) - 1, (m.rank(node.output) or 0) - 1)
+        return m.op.Unsqueeze(node.inputs[0], m.ints([*added])) if added else node.inputs[0]
     if not _keeps_halves(m, node, sign):
         return None
     inner = _half(m, node.inputs[0], sign, paired, reach - 1)
@@ -309,12 +310,12 @@ def _halves_of(array: Array, paired: bool) -> tuple[Array, Array]:
 
 
 def _is_of_pairs(m: Match, node: Node) -> bool:
-    """Whether a Gather takes each element of the last axis twice, in order."""
-    data, indices = node.inputs
-    dims = m.shape(data) if data is not None else None
-    if not dims or indices is None or not indices.constant or node.attr("axis") % len(dims) != len(dims) - 1:
+    """Whether a Gather takes each element of the last axis twice, in order, perhaps behind new axes of size 1."""
+    dims, indices = m.dims(node.inputs[0]), array_of(node.inputs[1])
+    if not dims or indices is None or not indices.ndim or node.attr("axis") % len(dims) != len(dims) - 1:
         return False
-    return isinstance(dims[-1], int) and np.array_equal(indices.array, np.repeat(np.arange(dims[-1]), 2))
+    twice = np.repeat(np.arange(dims[-1]), 2) if isinstance(dims[-1], int) else np.zeros(0)
+    return indices.shape[-1] == indices.size and np.array_equal(indices.reshape(-1), twice)
 
 
 def _half_of_product(m: Match, node: Node, sign: int, paired: bool, reach: int) -> Value | None:
