@@ -59,8 +59,8 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     (q, of_queries), (keys, of_keys) = _unscaled(s.q), _unscaled(s.keys)
     scale = s.scale * of_queries * of_keys
     m.require(0 < scale <= np.finfo(np.float32).max, "the scale is not positive, or none")
+    sizes = _sizes(m, q, keys, v, s.turned)
     keys = _straight(m, keys) if s.turned else keys
-    sizes = _sizes(m, q, keys, v)
     same = s.turned or types.length_of(q, -1) == types.length_of(keys, -1) is not None
     m.require(same, "a size may be 1 and broadcast")
     terms, causal = _without_causal(m, s.terms, sizes)
@@ -134,18 +134,18 @@ def _is_causal(m: Match, term: Value | Filled, sizes: Shape, least: float) -> bo
     return kept == Kept.CAUSAL and dims[-2:] == rows and {*dims[:-2]} <= {1} and None not in rows
 
 
-def _sizes(m: Match, q: Value, k: Value, v: Value) -> Shape:
+def _sizes(m: Match, q: Value, k: Value, v: Value, turned: bool) -> Shape:
     """Return (batch, heads, queries, keys): without heads, or with windows in front of heads, too.
 
     Widths and numbers of keys and values are equal, as the products require.
     """
     shapes = queries, keys, values = [_of_heads(m, x, _RANKS) for x in (q, k, v)]
-    lead = queries[:-2]
+    lead, length = queries[:-2], keys[-1 if turned else -2]
     m.require(keys[:-2] == values[:-2] == lead and None not in lead, "batches or heads may differ, and broadcast")
     m.require(all(0 not in s for s in shapes), "there is nothing, of which runtimes take no Attention")
-    many = some_keys(keys[-2], queries[-2])
+    many = some_keys(length, queries[-2])
     m.require(many, "no keys may be left of some: the operator fails then, the formula gives zeros")
-    return *queries[:-1], keys[-2]
+    return *queries[:-1], length
 
 
 def _of_heads(m: Match, x: Value, ranks: Sequence[int] = (4,)) -> Shape:
@@ -167,7 +167,7 @@ def some_keys(columns: Dim, rows: Dim) -> bool:
 def _straight(m: Match, turned: Value) -> Value:
     """Return the keys with the last axes swapped back: the operand of the Transpose, if possible."""
     node = producer(turned, "Transpose")
-    before, perm = turned, [*range(len(_of_heads(m, turned, _RANKS)))]
+    before, perm = turned, [*range(len(m.dims(turned)))]
     if node is not None and "perm" in node.attributes:
         before, perm = node.operands[0], list(node.attr("perm"))
     straight = [*perm[:-2], perm[-1], perm[-2]]
