@@ -10,7 +10,7 @@ import numpy as np
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.inference import DATA_UP_TO, Known, graph_of
 from onnxopt.analysis.shapes.sizes import agreed
-from onnxopt.analysis.types import NOTHING, as_call
+from onnxopt.analysis.types import as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
@@ -64,7 +64,7 @@ def is_by_zero(node: Node, given: Mapping[Value, Known]) -> bool:
     return divisor is not None and element_kind(divisor) in "iu" and not divisor.all()
 
 
-def is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
+def is_misled(node: Node, given: Mapping[Value, Known]) -> bool:
     """Whether a result is, or may be, larger than a runtime infers.
 
     A runtime infers a PRelu's result from its first input, though onnxruntime (not the standard) lets the slope be

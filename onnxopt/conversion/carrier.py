@@ -12,10 +12,10 @@ from onnxopt.analysis import types
 from onnxopt.analysis.kernels import evaluate, result_bytes
 from onnxopt.analysis.shapes.integers import CONTENTS
 from onnxopt.analysis.shapes.sizes import axis_of, product
-from onnxopt.analysis.shapes.sweep import ShapeData
+from onnxopt.analysis.shapes.sweep import ShapeData, learn_shapes
 from onnxopt.analysis.shapes.symbolic import Expr, Size, divide, symbol
 from onnxopt.errors import UsageError
-from onnxopt.graph import Graph, Model, Value
+from onnxopt.graph import Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, numpy_dtype
@@ -46,8 +46,7 @@ class Carrier:
     def __init__(self, model: Model, name: str, size: int, inputs: Mapping[Value, int]) -> None:
         self.model, self.graph, self.name, self.size = model, model.graph, name, size
         self.symbol = symbol(name)
-        self.was, self.now = ShapeData(), ShapeData(assumed=True)
-        self._sweep(self.graph)
+        self.was, self.now = learn_shapes(self.graph), ShapeData(assumed=True)
         self.now.contents = ChainMap({}, self.was.contents)
         self.at: dict[Value, Carried] = {}
         self.first = next(iter(self.graph), None)
@@ -56,11 +55,6 @@ class Carrier:
         self._known: dict[Value, Array] = {}
         for value, axis in inputs.items():
             self.follow(value, Carried(axis))
-
-    def _sweep(self, graph: Graph) -> None:
-        for node in self.was.sweep(graph):
-            for body in node.bodies.values():
-                self._sweep(body)
 
     # -- values that follow ------------------------------------------------------------------------------
 

@@ -133,14 +133,6 @@ def _trainable(proto: ModelProto) -> set[str]:
     return names
 
 
-class _Output:
-    def __repr__(self) -> str:
-        return "a graph output"
-
-
-_OUTPUT = _Output()
-
-
 class _Reader:
     """Reads scopes with a stack of name tables; a name resolves to the innermost definition."""
 
@@ -174,12 +166,12 @@ class _Reader:
             elif graph.is_bound_by_name and (value.is_input or value.output_count):
                 self.model.hiding[value] = old
 
-    def resolve(self, graph: Graph, name: str, reader: object) -> Value:
+    def resolve(self, graph: Graph, name: str, reader: Node | str) -> Value:
         for table in reversed(self.scopes):
             value = table.get(name)
             if value is not None:
                 return value
-        raise self.error(graph, f"{reader!r} reads `{name}`, which nothing defines")
+        raise self.error(graph, f"{reader} reads `{name}`, which nothing defines")
 
     def open_scope(self, graph: Graph, proto: GraphProto | FunctionProto) -> None:
         self.scopes.append({})
@@ -194,7 +186,7 @@ class _Reader:
             value.is_input = True
             graph.inputs.append(value)
         self.read_nodes(graph, proto.node)
-        graph.outputs = [self.resolve(graph, name, _OUTPUT) for name in proto.output]
+        graph.outputs = [self.resolve(graph, name, "a graph output") for name in proto.output]
         self.finish(graph)
 
     def read_graph(self, graph: Graph, proto: GraphProto) -> None:
@@ -210,7 +202,7 @@ class _Reader:
                 value.dtype, value.shape = data_type, dims  # symbolic dims are left to shape inference
         self.read_initializers(graph, proto)
         self.read_nodes(graph, proto.node)
-        graph.outputs = [self.resolve(graph, info.name, _OUTPUT) for info in proto.output]
+        graph.outputs = [self.resolve(graph, info.name, "a graph output") for info in proto.output]
         self.finish(graph)
 
     def read_initializers(self, graph: Graph, proto: GraphProto) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from math import prod
 from typing import Final
 
@@ -18,28 +19,19 @@ _MAX_EXAMINED: Final = 32  # readers examined (in depth and in breadth), and axe
 _STATES: Final = (5, 6)  # state inputs of recurrent operators
 
 
-class Running:
-    """The nodes needed for the outputs of a scope, which run whenever the scope does. Computed on first query."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._found: set[Node] = set()
-
-    def __contains__(self, node: object) -> bool:
-        if not self._found:
-            self._look()
-        return node in self._found
-
-    def _look(self) -> None:
-        stack = [v.producer for v in self._graph.outputs]
-        while stack:
-            node = stack.pop()
-            if node is not None and node.graph is self._graph and node not in self._found:
-                self._found.add(node)
-                stack += [v.producer for v in values_read(node)]
+def running(graph: Graph) -> set[Node]:
+    """Return the nodes needed for the outputs of a scope, which run whenever the scope does."""
+    found: set[Node] = set()
+    stack = [v.producer for v in graph.outputs]
+    while stack:
+        node = stack.pop()
+        if node is not None and node.graph is graph and node not in found:
+            found.add(node)
+            stack += [v.producer for v in values_read(node)]
+    return found
 
 
-def demanded_rank(value: Value, among: Running) -> int | None:
+def demanded_rank(value: Value, among: Container[Node]) -> int | None:
     """Return the rank of `value` required by readers in nodes that run, or None."""
     stack = [(value, 0, -1)]  # (value read, its additional axes, lower bound of the rank of `value`)
     for _ in range(_MAX_EXAMINED):

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import REFUSED
-from onnxopt.analysis.shapes.demands import Running, demanded_rank
+from onnxopt.analysis.shapes.demands import demanded_rank, running
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node, array_of
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -32,7 +32,7 @@ class KnownConditions(GraphPass):
     info = PassInfo("known-conditions", opt_level=1, ops=("If",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        live = Running(graph)
+        live = running(graph)
         for node in list(graph.by_op.get("If", ())):
             condition = node.inputs[0]
             if condition is None or condition.constant or not _has_both(node):
@@ -52,7 +52,7 @@ def _has_both(node: Node) -> bool:
     return set(node.bodies) == set(_BRANCHES)
 
 
-def _left_by_readers(node: Node, live: Running) -> bool | None:
+def _left_by_readers(node: Node, live: set[Node]) -> bool | None:
     """Return the condition's value if readers accept the result of a single branch only; else None."""
     for value, *results in zip(node.outputs, *(node.bodies[name].outputs for name in _BRANCHES)):
         # most readers require no rank, and need no inference
