@@ -106,10 +106,15 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
 
 
 def _list_computed(values: Iterable[Value], dims: Mapping[Value, Dims], there: dict[Dims, _Listed]) -> None:
-    """List the values with computed dims that meet others at their readers."""
+    """List the computed dims, and runs of these, of the values that meet others at their readers."""
     for value in values:
-        if value in dims and any(map(_has_braces, dims[value])) and _is_met(value):
-            _list(value, dims[value], there)
+        found = dims.get(value, ())
+        if found in there or not any(map(_has_braces, found)) or not _is_met(value):
+            continue
+        partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
+        for i, j in combinations(range(len(found) + 1), 2) if partly else [(0, len(found))]:
+            if any(map(_has_braces, found[i:j])):
+                there.setdefault(found[i:j], _Listed(value, i, len(there)))
 
 
 def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> bool:
@@ -125,9 +130,9 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
     if None in elements:
         return False
     if all(isinstance(e, int) for e in elements):
-        return _fits(elements, dtype) and _make_constant(
-            node, value, np.array(elements, numpy_dtype(dtype)).reshape(content.shape), ctx
-        )
+        low, high = BY_CODE[dtype].integers
+        fits = all(low <= e <= high for e in elements)
+        return fits and _make_constant(node, value, np.array(elements, numpy_dtype(dtype)).reshape(content.shape), ctx)
     if not value.users:
         return False
     key = dtype, content.shape, tuple(elements)
@@ -198,16 +203,6 @@ class _Listed(NamedTuple):
     place: int
 
 
-def _list(value: Value, dims: Dims, there: dict[Dims, _Listed]) -> None:
-    if dims in there:
-        return
-    ends = range(len(dims) + 1)
-    partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
-    for i, j in combinations(ends, 2) if partly else [(0, len(dims))]:
-        if any(map(_has_braces, dims[i:j])):
-            there.setdefault(dims[i:j], _Listed(value, i, len(there)))
-
-
 def _has_braces(size: Size | None) -> bool:
     """Whether a size is a computed expression."""
     return isinstance(size, Expr) and size.name[0] == "{"
@@ -274,11 +269,6 @@ def _detached(elements: list[int], like: Value) -> Value:
     made = Value("", like.graph)
     made.array, made.constant = np.array(elements, numpy_dtype(types.dtype(like))), True
     return made
-
-
-def _fits(elements: list[int], dtype: int) -> bool:
-    low, high = BY_CODE[dtype].integers
-    return all(low <= e <= high for e in elements)
 
 
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
