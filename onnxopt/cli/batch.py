@@ -13,7 +13,7 @@ from onnxopt.batch.job import Job, Outcome, worst_code
 from onnxopt.batch.local import run_locally
 from onnxopt.batch.places import destinations, refuse_shared
 from onnxopt.batch.run import run
-from onnxopt.cli.files import json_text, write_bytes, write_text
+from onnxopt.cli.files import json_text, write_bytes
 from onnxopt.cli.say import Telling, say, say_all, say_command, say_error
 from onnxopt.cli.stats import changes_markdown, show_changes
 from onnxopt.errors import OnnxOptError, UsageError, few, noted
@@ -62,7 +62,7 @@ def tell(telling: Telling, outcomes: Sequence[Outcome]) -> None:
     if telling.junit is not None:
         write_bytes(telling.junit, junit(records))
     if telling.report is not None:
-        write_text(telling.report, json_text(document))
+        write_bytes(telling.report, json_text(document).encode())
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         _append_summary(summary, records)
     if os.environ.get("GITHUB_ACTIONS") == "true":

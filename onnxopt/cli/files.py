@@ -91,11 +91,6 @@ def named_text(word: str, what: str) -> str:
         raise UsageError(f"{word[1:]}: {why}", f"name a file that holds {what}") from None
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a report. Raises WriteError."""
-    write_bytes(path, text.encode())
-
-
 @contextmanager
 def blaming_files(*files: Path) -> Iterator[None]:
     """`io.blaming`, imported only at an error."""

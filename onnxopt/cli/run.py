@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.files import json_text, write_text
+from onnxopt.cli.files import json_text, write_bytes
 from onnxopt.cli.options import make_options, requested_changes, together
 from onnxopt.cli.say import Telling, say, say_cut
 from onnxopt.cli.values import NewFile, known_passes, names_option
@@ -97,7 +97,7 @@ class Watch:
         if self._journal is not None and self._file is not None:
             import json
 
-            write_text(self._file, json.dumps(self._journal.to_list(), indent=2) + "\n")
+            write_bytes(self._file, f"{json.dumps(self._journal.to_list(), indent=2)}\n".encode())
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Single:
             report.stats["before"] = stats(source).to_dict()
         if report_file is not None:
             parts = {name: instrument.to_list() for name, instrument in recorded.items()}
-            write_text(report_file, json_text(report.to_dict() | parts))
+            write_bytes(report_file, json_text(report.to_dict() | parts).encode())
         if not telling.quiet and telling.form == "text":
             _print(report.to_dict(), telling)
         watch.report()

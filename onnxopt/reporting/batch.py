@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from onnxopt.plaintext import cleaned, counted, harmless
 from onnxopt.reporting import verdict as judged
-from onnxopt.reporting.plain import data, kept_lines, left_out, size, warnings
+from onnxopt.reporting.plain import data, kept_lines, left_out, nodes_change, size, warnings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,12 +52,7 @@ def mark(outcome: dict[str, Any]) -> str:
 def nodes(outcome: dict[str, Any]) -> str:
     """222 → 100 nodes (-55%)."""
     report = outcome["report"]
-    return _change(report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"])
-
-
-def _change(before: int, after: int) -> str:
-    told = counted(after, "node")
-    return told if before in (0, after) else f"{before:,} → {told} ({(after - before) / before:+.0%})"
+    return nodes_change(report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"])
 
 
 def sizes(outcome: dict[str, Any]) -> str:
@@ -121,7 +116,7 @@ def summary(outcomes: Sequence[dict[str, Any]]) -> str:
     said = ", ".join(f"{n} {status}" for status, n in counts.items())
     reports = [o["report"]["pipeline"] for o in outcomes if o["report"] is not None]
     before, after = (sum(r[f"nodes_{when}"] for r in reports) for when in ("before", "after"))
-    return f"{counted(len(outcomes), 'model')}: {said}{f'; {_change(before, after)}' if before else ''}"
+    return f"{counted(len(outcomes), 'model')}: {said}{f'; {nodes_change(before, after)}' if before else ''}"
 
 
 def markdown(outcomes: Sequence[dict[str, Any]]) -> str:

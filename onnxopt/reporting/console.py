@@ -23,11 +23,6 @@ STYLES: Final = {
 }
 
 
-def print_report(report: dict[str, Any], verbose: int) -> None:
-    """Print the report of `api.Report.to_dict()` to stdout."""
-    show(render(cleaned(report), verbose))
-
-
 def print_details(report: dict[str, Any], verbose: int, title: str) -> None:
     """Print the rewrites of the passes, without the result."""
     parts = [Text(title, style="bold")] if title else []
@@ -47,7 +42,9 @@ def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
     return parts
 
 
-def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
+def print_report(report: dict[str, Any], verbose: int) -> None:
+    """Print the report of `api.Report.to_dict()` to stdout."""
+    report = cleaned(report)
     parts = _details(report, verbose)
     if not verbose:
         parts += [Text(line, "yellow") for line in plain.kept_lines(report)]
@@ -56,7 +53,7 @@ def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
     parts.append(Text.assemble((name, "bold"), ": ", rest))
     found = report.get("verification")
     parts += told(found, verbose, seen=verbose > 0) if found else [Text(line, "dim") for line in outcome(report)]
-    return Group(*parts)
+    show(Group(*parts))
 
 
 def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list[RenderableType]:
@@ -131,10 +128,7 @@ _CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipp
 
 def print_comparison(found: dict[str, Any], verbose: int) -> None:
     """Print the record of `verification.Comparison.to_dict()` to stdout."""
-    show(render_comparison(cleaned(found), verbose))
-
-
-def render_comparison(found: dict[str, Any], verbose: int = 0) -> RenderableType:
+    found = cleaned(found)
     parts: list[RenderableType] = []
     if any(c["outputs"] for c in found["cases"]):
         parts.append(Fitting([_table(found, _DROPPED_FIRST[:n]) for n in range(len(_DROPPED_FIRST) + 1)]))
@@ -142,8 +136,7 @@ def render_comparison(found: dict[str, Any], verbose: int = 0) -> RenderableType
         if case["note"]:
             parts.append(Text(f"{case['name']}: {case['status']}: {case['note']}", _CASE_STYLES[case["status"]]))
     parts += [Text(line, "dim") for line in tolerances(found)]
-    parts += told(found, verbose, seen=True)
-    return Group(*parts)
+    show(Group(*parts, *told(found, verbose, seen=True)))
 
 
 def _table(found: dict[str, Any], left_out: Collection[str] = ()) -> Table:

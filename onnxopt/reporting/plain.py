@@ -213,14 +213,18 @@ def statistics(p: dict[str, Any]) -> dict[str, int]:
 def summary(report: dict[str, Any]) -> str:
     """Returns `out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`, with the data files."""
     before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
-    nodes = counted(after, "node")
-    if before != after:
-        nodes = f"{before:,} → {nodes}"
-    elif not report["changed"]:
+    nodes = nodes_change(before, after)
+    if before == after and not report["changed"]:
         nodes += ", unchanged"
-    share = f" ({(after - before) / before:+.0%})" if before and after != before else ""
     sizes = f"{size(report['bytes_before'])} → {size(report['bytes_after'])}{data(report)}"
-    return f"{report['destination'] or report['source']}: {nodes}{share}, {sizes}, {report['seconds']:.2f} s"
+    return f"{report['destination'] or report['source']}: {nodes}, {sizes}, {report['seconds']:.2f} s"
+
+
+def nodes_change(before: int, after: int) -> str:
+    """Returns `222 → 100 nodes (-55%)`."""
+    nodes = counted(after, "node")
+    share = f" ({(after - before) / before:+.0%})" if before else ""
+    return nodes if before == after else f"{before:,} → {nodes}{share}"
 
 
 def data(report: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted, short
-from onnxopt.reporting import verdict
 
 SIDES: Final = {"a": "original", "b": "result"}
 _PLACES, _NODES, _REWRITES, _READ = 4, 3, 2, 4  # shown of each, unless everything is asked for
@@ -213,8 +212,8 @@ def comparison_lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         for output in case["outputs"]:
             yield f"{name}: {_output(output)}"
     yield from tolerances(found)
-    yield from (f"{what}: {text}" for what, text in verdict.figures(found))
-    yield from verdict.lines(found, verbose)
+    yield from (f"{what}: {text}" for what, text in figures(found))
+    yield from lines(found, verbose)
 
 
 def _output(o: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ def graphs(data: dict[str, Any]) -> Markup:
     """Returns the frame of a single graph, or of two graphs with the changes of their nodes."""
     names = ("before", "after") if len(data["stats"]) > 1 else ("",)
     counts = data.get("counts", {})
+    matched = "; nodes are matched by names and values" if len(names) > 1 and data["history"] is None else ""
     chips = [
         tag(
             "button",
@@ -32,7 +33,7 @@ def graphs(data: dict[str, Any]) -> Markup:
     ]
     return panel(
         "Graphs" if len(names) > 1 else "Graph",
-        _told(data),
+        f"click a node for its details{' and its counterpart' if len(names) > 1 else ''}{matched}",
         tag(
             "div",
             _search(),
@@ -54,13 +55,6 @@ def graphs(data: dict[str, Any]) -> Markup:
         tag("noscript", tag("p", "The graphs are drawn by scripts, which are switched off here.", class_="none")),
         id="graphs",
     )
-
-
-def _told(data: dict[str, Any]) -> str:
-    if len(data["stats"]) == 1:
-        return "click a node for its details"
-    matched = "" if data["history"] is not None else "; nodes are matched by names and values"
-    return f"click a node for its details and its counterpart{matched}"
 
 
 def _differs(count: int) -> Markup | None:
