@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from onnxopt.errors import ModelError, UsageError
@@ -48,6 +48,21 @@ class Composition:
         return [values[name] for name in self.outputs]
 
 
+class File(Side):
+    """A file read once, with its program, made on first use unless given."""
+
+    def __init__(self, skeleton: Skeleton, program: Program | None = None) -> None:
+        super().__init__(skeleton)
+        self._given = program
+
+    @cached_property
+    def program(self) -> Program:
+        """The file as run in parts."""
+        from onnxopt.verification.programs.program import Program
+
+        return self._given or Program(self.skeleton)
+
+
 class Loaded(Original):
     """The original, and one result after the other."""
 
@@ -56,7 +71,7 @@ class Loaded(Original):
         self.b: Any = None  # engine of the result
         self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
         self._look: Look | None = None
-        self._sides: dict[int, Side] = {}  # files read (0: original, 1: result)
+        self._sides: dict[int, File] = {}  # files read (0: original, 1: result)
         self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
         self._is_computed = False  # whether the result calls references in Python
         self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
@@ -239,7 +254,7 @@ class Loaded(Original):
         Raises the errors of `Skeleton`, and ModelError for an input without a type.
         """
         skeleton = Skeleton(self.paths[0], views(self.options)[0])
-        side = Side(skeleton)
+        side = File(skeleton)
         if not (self.runtime.references or skeleton.left_outside):
             self._sides[0] = side
         ask = (skeleton.proto, skeleton.values, self.options)
@@ -253,7 +268,7 @@ class Loaded(Original):
         """Whether `Look` changes its own copies of both files."""
         return self.planned.random or bool(self.options.dtype)
 
-    def side(self, which: int) -> Side:
+    def side(self, which: int) -> File:
         """Return a file, read once: as `Look` changed it, or of an engine in segments. Raises `UNSEEN`."""
         from onnxopt.verification.programs.foreign import read_skeleton
 
@@ -265,10 +280,10 @@ class Loaded(Original):
             program = getattr((self.engine, self.b)[which], "program", None)
         side = self._sides.get(which)
         if program is not None and (side is None or side.skeleton is not program.skeleton):
-            side = Side(program.skeleton, program)
+            side = File(program.skeleton, program)
         elif side is None:
             ask = (self._foreign, self.runtime, views(self.options)[which])
-            side = Side(read_skeleton(self.paths[which], *ask))
+            side = File(read_skeleton(self.paths[which], *ask))
         self._sides[which] = side
         return side
 

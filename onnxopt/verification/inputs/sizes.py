@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
@@ -31,9 +31,6 @@ from onnxopt.verification.model.operators import (
 )
 from onnxopt.verification.model.shapes import MAX_SIZES, UNKNOWN, Call, Known, Shape, Shapes, integers_of, shapes_of
 from onnxopt.verification.model.skeleton import Skeleton
-
-if TYPE_CHECKING:
-    from onnxopt.verification.programs.program import Program
 
 # -- sizes required by a model ----------------------------------------------------------------------------
 
@@ -181,18 +178,10 @@ _NO_DIMS: Final[frozenset[str]] = frozenset()
 
 
 class Side:
-    """A model as read once: with its program, the uses of its inputs and its limits, computed on first use."""
+    """A model with the uses of its inputs and its limits, both computed on first use."""
 
-    def __init__(self, skeleton: Skeleton, program: Program | None = None) -> None:
+    def __init__(self, skeleton: Skeleton) -> None:
         self.skeleton = skeleton
-        self._known = program
-
-    @functools.cached_property
-    def program(self) -> Program:
-        """The model as run in parts."""
-        from onnxopt.verification.programs.program import Program
-
-        return self._known or Program(self.skeleton)
 
     @functools.cached_property
     def uses(self) -> Uses:
