@@ -20,7 +20,7 @@ from onnxopt.graph.schema import operators_of, signature
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import counted
-from onnxopt.proto.messages import element_type, qualified
+from onnxopt.proto.messages import qualified
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import (
     Bindings,
@@ -34,7 +34,7 @@ from onnxopt.rewriting.matcher import (
     reads_one_of,
 )
 from onnxopt.rewriting.matcher import value_equals as equals
-from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, Var, shown, text
+from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, Var, shown, text, walk
 from onnxopt.rewriting.replace import check_replacement
 from onnxopt.rewriting.rule import Declined, Rule, canonical_operands, failure
 
@@ -251,12 +251,11 @@ def _mismatch(p: Pattern, value: Value | None) -> str:
         return "" if value is None else "present"
     if value is None or not value.constant:
         return "absent" if value is None else f"not constant: {_kind(value)}"
-    dtype, dims = value.constant_type()
     if isinstance(p, Literal):
-        same_type = (dtype, dims) == (element_type(p.array), p.array.shape)
-        return "" if same_type and holds(value, p) else "another constant"
+        return "" if holds(value, p) else "another constant"
     if equals(value, p):
         return ""
+    dims = value.constant_type()[1]
     return "another number" if all(d == 1 for d in dims) else f"not one number, but a tensor of shape {list(dims)}"
 
 
@@ -337,13 +336,12 @@ def _standard() -> _Schemas:
     return standard
 
 
-def _calls(p: Pattern) -> Iterator[Call]:
-    if isinstance(p, Call):
-        yield p
-        if p.reads:
-            yield Call(tuple(sorted(p.reads)), (), variadic=True)
-    for inner in p.inputs if isinstance(p, Call) else p.choices if isinstance(p, Either) else ():
-        yield from _calls(inner)
+def _calls(pattern: Pattern) -> Iterator[Call]:
+    for p in walk(pattern):
+        if isinstance(p, Call):
+            yield p
+            if p.reads:
+                yield Call(tuple(sorted(p.reads)), (), variadic=True)
 
 
 def _is_current(call: Call) -> bool:

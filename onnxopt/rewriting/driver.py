@@ -215,9 +215,11 @@ class Driver:
                 is_left = True
                 while is_left:
                     found = match(root, node, path, orders)
-                    if isinstance(found, str):
+                    if found is None:
+                        pass  # most often
+                    elif isinstance(found, str):
                         reason, stays = reason or found, False  # a guard's reason, of another order, is more specific
-                    elif found is not None:
+                    else:
                         outcome = self._apply(rule, Match(found, node, self.options))
                         if outcome is None:
                             self.declined.pop(node, None)

@@ -210,8 +210,8 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
         return False
     if p.name is not None and p.name in b.nodes:
         return b.nodes[p.name] is node
-    inputs, patterns = node.inputs, p.inputs
-    count, wanted = len(inputs), len(patterns)
+    inputs = node.inputs
+    count, wanted = len(inputs), len(p.inputs)
     if count < wanted:
         inputs = canonical_operands(node)
         count = len(inputs)
@@ -227,11 +227,11 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
     b.covered.append((node, p))
     if p.name is not None:
         b.nodes[p.name] = node
-    if len(p.orders) > 1:
-        orders = orders or possible_orders(p, inputs)
+    if not orders:
+        orders = possible_orders(p, inputs) if len(p.orders) > 1 else p.orders
         if not orders:
             return False
-        patterns = orders[b.choose(len(orders))] if len(orders) > 1 else orders[0]
+    patterns = orders[b.choose(len(orders))] if len(orders) > 1 else orders[0]
     values = b.values
     for i, q in enumerate(patterns):
         v = inputs[i] if i < count else None
@@ -265,8 +265,7 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
     if value is None or not value.constant:
         return False
     if isinstance(p, Literal):
-        same_type = value.constant_type() == (element_type(p.array), p.array.shape)
-        return same_type and holds(value, p)
+        return holds(value, p)
     if not value_equals(value, p):
         return False
     b.literals.append((user, value))
@@ -296,7 +295,9 @@ def same(a: object, b: object) -> bool:
 
 
 def holds(value: Value, p: Literal) -> bool:
-    """Whether a constant of the literal's type and shape has its elements."""
+    """Whether a constant has the literal's type, shape and elements."""
+    if value.constant_type() != (element_type(p.array), p.array.shape):
+        return False
     if p.tolerance and is_float(p.array):
         return bool(np.allclose(value.array, p.array, p.tolerance, 0.0, equal_nan=True))
     return value.array.tobytes() == p.array.tobytes()

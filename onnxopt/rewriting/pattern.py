@@ -7,7 +7,7 @@ Choices (both operand orders of commutative operators, `either`) are tried in tu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -199,17 +199,18 @@ class _Operators:
 op: Final = _Operators()
 
 
+def walk(pattern: Pattern) -> Iterator[Pattern]:
+    """Yield a pattern and all patterns in it, in order; of an Either its choices."""
+    for p in alternatives(pattern):
+        yield p
+        if isinstance(p, Call):
+            for q in p.inputs:
+                yield from walk(q)
+
+
 def names(pattern: Pattern) -> list[str]:
     """Return the names of variables and constants, the parameters of the rule's function."""
-    found, left = [], [pattern]
-    for p in left:
-        if isinstance(p, (Var, Const)):
-            found.append(p.name)
-        elif isinstance(p, Call):
-            left += p.inputs
-        elif isinstance(p, Either):
-            left += p.choices
-    return found
+    return [p.name for p in walk(pattern) if isinstance(p, (Var, Const))]
 
 
 def depth(pattern: Pattern) -> int:

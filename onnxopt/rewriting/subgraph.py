@@ -15,7 +15,7 @@ from onnxopt.proto.messages import numpy_dtype
 from onnxopt.rewriting.example import Example, Source, example
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Bindings, matches
-from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, Var, names
+from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, names, walk
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined
 
@@ -74,7 +74,8 @@ class SubgraphMatcher:
             pattern, exact=exact, ignore_literals=ignore_literals, tolerance=tolerance, shared=shared
         )
         self.match_outputs = match_outputs
-        self._placeholders = tuple(_plain_variables(self.example.results)) if match_placeholder else ()
+        variables = [p.name for r in self.example.results for p in walk(r) if isinstance(p, Var)]
+        self._placeholders = variables if match_placeholder else []
         self.overlapping = overlapping
         self._rows = self.example.calls()
 
@@ -191,7 +192,7 @@ def _replace(found: SubgraphMatch, new: Example, order: _Order | None) -> list[N
         place = order.place(found)
         if place is None:
             return None
-        m.before = place.before
+        (m.before,) = place
     try:
         commit(m, _Instance(m, new).values())
     except Declined:
@@ -210,8 +211,9 @@ class _Instance:
         self.new = new
         self.made: dict[object, tuple[Value, ...]] = {}
         self.outputs: dict[object, int] = {}
-        for call in _calls(new.results):
-            self.outputs[call.key] = max(self.outputs.get(call.key, 1), call.output + 1)
+        for p in (p for r in new.results for p in walk(r)):
+            if isinstance(p, Call):
+                self.outputs[p.key] = max(self.outputs.get(p.key, 1), p.output + 1)
 
     def values(self) -> tuple[Value | None, ...]:
         return tuple(self.build(r) for r in self.new.results)
@@ -249,11 +251,6 @@ class _Instance:
         return made if isinstance(made, tuple) else (made,)
 
 
-@dataclass(frozen=True)
-class _Place:
-    before: Node | None
-
-
 class _Order:
     """Positions of a graph's nodes, maintained during replacements; positions may be shared, but never wrong."""
 
@@ -261,8 +258,9 @@ class _Order:
         self.graph = graph
         self.position: dict[Node, float] = {node: float(i) for i, node in enumerate(graph)}
 
-    def place(self, m: SubgraphMatch) -> _Place | None:
-        """Return a place behind all operands of the match and before all readers of its results, or None."""
+    def place(self, m: SubgraphMatch) -> tuple[Node | None] | None:
+        """Return (node behind the place, None at the end) for a place behind all operands of the match and before all
+        readers of its results; None without a place."""
         inside = {node for node, _ in m.bindings.covered}
         read = dict.fromkeys(v for node in inside for v in node.operands if v.graph is self.graph)
         sources = [v.producer for v in read if v.producer is not None and v.producer not in inside]
@@ -270,8 +268,8 @@ class _Order:
         first = min((self._at(u) for u in users), default=float("inf"))
         last = max(sources, key=self._at, default=None)
         if last is None:
-            return _Place(self.graph.first)
-        return _Place(last.next) if self._at(last) < first else None
+            return (self.graph.first,)
+        return (last.next,) if self._at(last) < first else None
 
     def _at(self, node: Node) -> float:
         at = node.around_in(self.graph)  # a reader in a body counts at the position of the body's owner
@@ -287,18 +285,3 @@ class _Order:
             low = self.position[previous] if previous is not None else -1.0
             high = self.position[following] if following is not None else low + 2.0
             self.position[node] = (low + high) / 2
-
-
-def _calls(patterns: Sequence[Pattern]) -> Iterator[Call]:
-    for p in patterns:
-        if isinstance(p, Call):
-            yield p
-            yield from _calls(p.inputs)
-
-
-def _plain_variables(patterns: Sequence[Pattern]) -> Iterator[str]:
-    for p in patterns:
-        if isinstance(p, Var):
-            yield p.name
-        elif isinstance(p, (Call, Either)):
-            yield from _plain_variables(p.inputs if isinstance(p, Call) else p.choices)
