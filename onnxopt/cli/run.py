@@ -19,7 +19,6 @@ from onnxopt.errors import OnnxOptError
 if TYPE_CHECKING:
     from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
     from onnxopt.pipeline import Instrument
-    from onnxopt.pipeline.instruments import Counts
     from onnxopt.verification import Verifier, VerifyOptions
 
 
@@ -135,34 +134,16 @@ class Single:
 
         options = make_options(asked)
         watch = Watch(source, asked, self.verify_options)
-        report_file: Path | None = asked["report_file"]
-        recorded: dict[str, Any] = {}  # parts of the report file, by key
-        counts: Counts | None = None
-        if report_file is not None:
-            from onnxopt.pipeline.instruments import Timeline
-            from onnxopt.pipeline.journal import Journal
-
-            recorded = {"timeline": Timeline(), "journal": Journal()}
-        if telling.stats or telling.has_summary:
-            from onnxopt.pipeline.instruments import Counts
-
-            counts = Counts()
-        instruments = [*watch.instruments, *recorded.values(), *([counts] if counts is not None else [])]
+        recorded = self._recorders()
+        instruments = [*watch.instruments, *recorded.values()]
         report, failure = self._optimize(source, destination, called, options, verifier, instruments)
-        if counts is not None:
+        if (counts := recorded.pop("stats", None)) is not None:
             report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
         if report.stats is not None and (asked["begin"] or asked["end"]):
             from onnxopt.api.analyses import stats
 
             report.stats["before"] = stats(source).to_dict()
-        if report_file is not None:
-            parts = {name: instrument.to_list() for name, instrument in recorded.items()}
-            write_bytes(report_file, json_text(report.to_dict() | parts).encode())
-        if not telling.quiet and telling.form == "text":
-            _print(report.to_dict(), telling)
-        watch.report()
-        for line in report.remarks(options, asked["plugins"]):
-            say(line, err=True)
+        self._tell(report, recorded, watch, options)
         code = 3 if report.rolled_back else 0
         if telling.wanted:
             from onnxopt.cli.batch import finish_single
@@ -171,6 +152,32 @@ class Single:
         if failure is not None:
             raise failure
         return code
+
+    def _recorders(self) -> dict[str, Any]:
+        """Returns the instruments whose records become parts of the report, by key."""
+        found: dict[str, Any] = {}
+        if self.asked["report_file"] is not None:
+            from onnxopt.pipeline.instruments import Timeline
+            from onnxopt.pipeline.journal import Journal
+
+            found |= {"timeline": Timeline(), "journal": Journal()}
+        if self.telling.stats or self.telling.has_summary:
+            from onnxopt.pipeline.instruments import Counts
+
+            found["stats"] = Counts()
+        return found
+
+    def _tell(self, report: Report, recorded: dict[str, Any], watch: Watch, options: OptimizeOptions) -> None:
+        """Write the report file, and print the report, the records of the instruments, and the remarks."""
+        report_file: Path | None = self.asked["report_file"]
+        if report_file is not None:
+            parts = {name: instrument.to_list() for name, instrument in recorded.items()}
+            write_bytes(report_file, json_text(report.to_dict() | parts).encode())
+        if not self.telling.quiet and self.telling.form == "text":
+            _print(report.to_dict(), self.telling)
+        watch.report()
+        for line in report.remarks(options, self.asked["plugins"]):
+            say(line, err=True)
 
     def _started(self, source: Path) -> Verifier | None:
         """Returns a verifier that imports in parallel, if the whole model is verified."""
