@@ -171,6 +171,21 @@ def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | N
     return _moves_ones(dims, perm)
 
 
+def ones_between(few: Shape, many: Shape) -> list[int]:
+    """Return the axes of size 1 in `many` missing in `few`, if all others are equal; else empty."""
+    if len(many) <= len(few) or None in few:
+        return []
+    axes, rest = [], list(reversed(few))
+    for i, d in enumerate(many):
+        if rest and rest[-1] == d:
+            rest.pop()
+        elif d == 1:
+            axes.append(i)
+        else:
+            return []
+    return [] if rest else axes
+
+
 def keeps_order(node: Node) -> bool:
     """Whether a node is a Reshape, or a similar operator, or a Transpose where only axes of one element change
     places."""

@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
 from onnxopt.operators import REDUCTIONS, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
-from onnxopt.rewriting.parts import insert_new, of_lists
+from onnxopt.rewriting.parts import insert_new, of_lists, ones_between
 from onnxopt.rewriting.relayout import End, Relayout
 from onnxopt.rewriting.rule import listed_axes
 
@@ -80,22 +80,7 @@ def _axes(node: Node, op: str) -> list[int]:
         axes, known = listed_axes(node) or [], few if op == "Unsqueeze" else many
         rank = 0 if known is None else len(known) + len(axes) * (op == "Unsqueeze")
         return sorted(a % rank for a in axes) if rank else []
-    return _between(few, many) if node.op == "Reshape" and few is not None and many is not None else []
-
-
-def _between(few: Shape, many: Shape) -> list[int]:
-    """Return the axes of size 1 in `many` missing in `few`, if all others are equal; else empty."""
-    if len(many) <= len(few) or None in few:
-        return []
-    axes, rest = [], list(reversed(few))
-    for i, d in enumerate(many):
-        if rest and rest[-1] == d:
-            rest.pop()
-        elif d == 1:
-            axes.append(i)
-        else:
-            return []
-    return [] if rest else axes
+    return ones_between(few, many) if node.op == "Reshape" and few is not None and many is not None else []
 
 
 class _Region:
