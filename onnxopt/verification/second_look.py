@@ -19,6 +19,7 @@ from onnxopt.verification.job import LOOK, UNSHOWN, Answer
 from onnxopt.verification.judge import FAILURES
 from onnxopt.verification.loaded import UNSEEN
 from onnxopt.verification.model.decisions import Changing
+from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import CPU
@@ -226,11 +227,14 @@ class SecondLook:
         return self._plan.hides
 
     def _may_decide(self, answers: Sequence[Answer]) -> bool:
-        """Return whether decisions, or channels muted in few rows, may hide a difference."""
+        """Return whether decisions, or channels made differently and muted in few rows, may hide a difference."""
+        if self._plan.decides or not self._plan.muted:
+            return self._plan.decides
         sizes = [a.case.dims for a in answers if a.proves]
         with contextlib.suppress(OSError, ValueError):
-            model = self._judge.side(0).skeleton.proto
-            return self._plan.decides or have_few_rows(model, self._plan.muted, sizes)
+            pairs = Pairs(self._judge.side(0).program, self._judge.side(1).program)
+            muted = [pairs.of[v] for v in pairs.made_from(self._plan.muted) if not pairs.by_name.is_made_alike(v)]
+            return have_few_rows(pairs.a.skeleton.proto, muted, sizes)
         return False
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
