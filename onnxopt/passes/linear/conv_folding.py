@@ -13,6 +13,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import (
+    Call,
     Match,
     Pattern,
     const,
@@ -27,7 +28,10 @@ from onnxopt.rewriting import (
 )
 from onnxopt.rewriting.rule import again, bias_per_channel
 
-_LINEAR: Final = one_of("Conv", "ConvTranspose", "Gemm")(var("x"), const("w"), const("b").opt(), name="linear")
+
+def linear_call() -> Call:
+    """Return the pattern of an operator with constant weights per output channel."""
+    return one_of("Conv", "ConvTranspose", "Gemm")(var("x"), const("w"), const("b").opt(), name="linear")
 
 
 def factors(m: Match, z: Array, w: Array) -> Array:
@@ -57,7 +61,9 @@ def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | N
     return again(m, node, x, weight, bias_value)
 
 
-@rewrite(either(op.Add(_LINEAR, const("z")), op.Sub(_LINEAR, const("z")), op.Sub(const("z"), _LINEAR)))
+@rewrite(
+    either(op.Add(linear_call(), const("z")), op.Sub(linear_call(), const("z")), op.Sub(const("z"), linear_call()))
+)
 def fold_add(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
     """Conv(x; W, b) + z = Conv(x; W, b + z), z - Conv(x; W, b) = Conv(x; -W, z - b)."""
     c = factors(m, z, w)
@@ -66,7 +72,7 @@ def fold_add(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
     return affine_of(m, w, b, None, c if m.anchor.op == "Add" else -c)
 
 
-@rewrite(either(op.Mul(_LINEAR, const("z")), op.Div(_LINEAR, const("z"))))
+@rewrite(either(op.Mul(linear_call(), const("z")), op.Div(linear_call(), const("z"))))
 def fold_multiply(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
     """Conv(x; W, b) * z = Conv(x; Wz, bz); likewise /."""
     a, divides = factors(m, z, w), m.anchor.op == "Div"
@@ -185,7 +191,7 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
     return a, c
 
 
-@rewrite(batch_norm(_LINEAR))
+@rewrite(batch_norm(linear_call()))
 def fold_conv_bn(
     m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
 ) -> Value:
