@@ -14,10 +14,9 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.sizes import LARGEST, known_order, order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
-from onnxopt.graph.node import Node, array_of, present
+from onnxopt.graph.node import Node, array_of
 from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
 from onnxopt.proto.messages import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.rewriting.rule import FORMS, constant_cuts
@@ -100,17 +99,9 @@ def insert_new(graph: Graph, node: Node, like: Value, before: Node) -> Value:
     return value
 
 
-def parts_of(split: Node) -> tuple[list[Value], int, Sequence[int]]:
-    """Return (parts, axis, sizes) of a Split into several parts of known sizes; no parts of others."""
-    parts, axis = present(split.outputs), int(split.attr("axis") or 0)
-    sizes = lengths_of(split.outputs, axis) or []
-    is_known = len(parts) == len(sizes) > 1 and not split.has_references
-    return (parts, axis, sizes) if is_known else ([], axis, [])
-
-
-def hoist(plan: Plan, place: Node) -> Node:
-    """Apply the followers' operator before the Split `place`, and remove the followers. Returns the new Split."""
-    graph, first, x = plan.followers[0].scope, plan.followers[0], place.inputs[0]
+def hoist(plan: Plan, x: Value, place: Node) -> Node:
+    """Apply the followers' operator to `x` before `place`, split, and remove the followers. Returns the Split."""
+    graph, first = plan.followers[0].scope, plan.followers[0]
     inputs: list[Value | None] = [
         v if isinstance(v, Value) else graph.constant(v, f"{first.output.name}_joined", place) for v in plan.operands
     ]
@@ -133,7 +124,7 @@ def hoist(plan: Plan, place: Node) -> Node:
         graph.take_over(node.output, reorder)
         parts.append(part)
     split = insert_split(graph, result, parts, plan.axis, plan.sizes, place)
-    for node in (*plan.followers, place):
+    for node in plan.followers:
         graph.remove(node)
     return split
 

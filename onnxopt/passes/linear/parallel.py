@@ -13,12 +13,12 @@ import numpy as np
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import may_train
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node, producer, sole_reader
+from onnxopt.graph.node import Node, present, producer, sole_reader
 from onnxopt.operators import ARITHMETIC, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.proto.messages import Array, attribute_bytes, make_node, tensor_bytes
 from onnxopt.rewriting import Call, Match, const, either, op, quantized, rewrite, var
-from onnxopt.rewriting.parts import hoist, insert_new, insert_split, parts_of, plan_hoist
+from onnxopt.rewriting.parts import hoist, insert_new, insert_split, plan_hoist
 
 _OPS: Final = ("MatMul", "Gemm", "Conv")
 _MIN_TERMS: Final = 2  # of merged products
@@ -158,8 +158,14 @@ class _Merging:
 
 def _hoist_all(split: Node, ctx: PassContext) -> None:
     """Move equal readers of all parts of a Split in front of it, as long as nodes are saved."""
-    while (plan := plan_hoist(*parts_of(split))) is not None and plan.saved > 0 and ctx.spend("hoisted", at=split):
-        split = hoist(plan, split)
+    while split.graph is not None and not split.has_references:
+        graph, x, parts, axis = split.graph, split.inputs[0], present(split.outputs), split.attr("axis") or 0
+        sizes = linear.lengths_of(split.outputs, axis) or ()
+        plan = plan_hoist(parts, axis, sizes) if len(sizes) > 1 and len(parts) == len(sizes) else None
+        if x is None or plan is None or plan.saved < 1 or not ctx.spend("hoisted", at=split):
+            return
+        replaced, split = split, hoist(plan, x, split)
+        graph.remove(replaced)
 
 
 def _is_product(node: Node, w: Value) -> bool:
