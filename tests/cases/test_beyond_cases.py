@@ -45,6 +45,31 @@ def _outputs(path: Path) -> list[int]:
     return [len(node.output) for node in onnx.load(path).graph.node if node.op_type == "MaxPool"]
 
 
+MARKED = """<ir_version: 10, opset_import: ["" : 17, "my" : 1]>
+g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z)
+{
+  a = Neg (x)
+  b = my.own (a, x)
+  y = my.caller (a, b)
+  z = my.f (a, b)
+}
+<domain: "my", opset_import: ["" : 17]> own (p, v) => (u) { u = Abs (v) }
+<domain: "my", opset_import: ["" : 17, "my" : 1]> caller (p, v) => (u) { u = my.f (p, v) }
+<domain: "my", opset_import: ["" : 17]> f (p, v) => (u) { u = Exp (v) }
+"""
+
+
+def test_inputs_of_what_is_marked_and_of_what_that_calls() -> None:
+    for marked, left in (((), [1, 1, 1]), (("own", "caller"), [2, 2, 2]), (("own",), [2, 1, 1])):
+        model = parsed(MARKED)
+        for function in model.functions:
+            if function.name in marked:
+                function.metadata_props.add(key="onnxopt.skip", value="true")
+        result = onnxopt.optimize(model, pipeline="dead-code", verify=False).model
+        assert [len(function.input) for function in result.functions] == left
+        assert len(result.graph.node) == 4 - (marked == ())
+
+
 SCALED = """g (float[2, 3, 4, 5] x) => (float[2, 4, 3, 5] y)
 <float[5] scale = {1, 2, 3, 4, 5}, float[1, 5] sum = {5, 4, 3, 2, 1}, float[4, 1, 1] each = {4, 3, 2, 1}>
 {

@@ -1,22 +1,26 @@
-"""Dead code elimination: nodes, initializers, optional outputs, functions."""
+"""Dead code elimination: nodes, initializers, optional outputs, functions, function inputs and outputs."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from onnxopt.analysis.constants import may_train
 from onnxopt.graph import Graph, Model
 from onnxopt.graph.bindings import drop_vanished
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
+from onnxopt.graph.schema import is_standard
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import qualified
 
 
 @register
 class DeadCode(ModelPass):
-    """Removes unused nodes, initializers, optional outputs and functions.
+    """Removes unused nodes, initializers, optional outputs, functions, and unused inputs and outputs of functions.
 
-    Keeps: graph inputs, and inputs and outputs of functions; operators unknown to the standard, with possible side
-    effects; initializers named by training or quantization annotations; outputs of an Attention, required by runtimes.
+    Keeps: graph inputs; operators unknown to the standard, with possible side effects; initializers named by training
+    or quantization annotations; outputs of an Attention, required by runtimes; inputs of functions that a runtime may
+    implement itself.
     """
 
     info = PassInfo("dead-code", opt_level=1)
@@ -24,6 +28,9 @@ class DeadCode(ModelPass):
     def run(self, model: Model, ctx: PassContext) -> None:
         _drop_nodes(model, ctx)
         _drop_functions(model, ctx)  # first: uncalled functions read values and call other functions
+        while model.functions and _drop_function_ends(model, ctx):
+            _drop_nodes(model, ctx)
+            _drop_functions(model, ctx)
         more = True
         while more:
             for graph in model.open_scopes():
@@ -42,6 +49,57 @@ def _drop_nodes(model: Model, ctx: PassContext) -> None:
             elif len(node.outputs) > 1:
                 _drop_optional_outputs(node, graph, ctx)
             node = previous
+
+
+def _drop_function_ends(model: Model, ctx: PassContext) -> bool:
+    """Remove unread inputs of functions, and outputs unread at all calls. Returns whether any was removed."""
+    changed = [drop(*call, ctx) for call in _calls(model) for drop in (_drop_inputs, _drop_outputs)]
+    return any(changed)
+
+
+def _drop_inputs(function: Graph, calls: list[Node], ctx: PassContext) -> bool:
+    again = False
+    for i in reversed(range(len(function.inputs))):
+        if not function.inputs[i].is_used and ctx.spend("function_input", at=function.inputs[i]):
+            function.drop_input(i)
+            for node in calls:
+                node.remove_input(i)
+            again = True
+    return again
+
+
+def _drop_outputs(function: Graph, calls: list[Node], ctx: PassContext) -> bool:
+    again = False
+    for i in reversed(range(len(function.outputs))):
+        read = any(v is not None and v.is_used for node in calls for v in node.outputs[i : i + 1])
+        if not read and len(function.outputs) > 1 and ctx.spend("function_output", at=function.outputs[i]):
+            function.drop_output(i)
+            for node in calls:
+                node.remove_output(i)
+            again = True
+    return again
+
+
+def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
+    """Return functions with all their calls, if all may be changed. Overloaded functions are left out."""
+    names = Counter(map(_called, model.functions.values()))
+    found = {_called(f): (f, list[Node]()) for f in model.functions.values() if _may_change(f, names)}
+    for scope in model.scopes() if found else ():
+        for op in [op for op in scope.by_op if op in found]:
+            found[op][1].extend(scope.by_op[op])
+            if scope.skipped and scope.by_op[op]:
+                del found[op]
+    return list(found.values())
+
+
+def _may_change(function: Graph, names: Counter[str]) -> bool:
+    """Whether the inputs and outputs of a function may change: no overload and no kernel has the name."""
+    return names[_called(function)] == 1 and not function.skipped and not _has_kernels(function.proto.domain)
+
+
+def _has_kernels(domain: str) -> bool:
+    """Whether a runtime may have its own kernel for an operator of this domain."""
+    return is_standard(domain) or domain.startswith("com.microsoft")
 
 
 def _called(function: Graph) -> str:
