@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
 from typing import Final
@@ -31,6 +31,7 @@ from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import newer
+from onnxopt.graph.value import Type, Value
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.context import PassContext, carry_over
 from onnxopt.pipeline.decorators import LazyPass, check_model
@@ -213,18 +214,14 @@ def _run_leaf(
     return looked
 
 
-_bytes_of = functools.cache(tensor_bytes)
-
-
 def constant_bytes(model: Model) -> int:
     """Return the bytes of all constants of a model in memory; nothing is decoded."""
-    total = 0
+    types_of = Counter[Type]()  # few differ
     for scope in model.scopes():
-        total += sum(_bytes_of(*value.constant_type()) for value in scope.initializers.values())
-        for node in scope.by_op.get("Constant", ()):
-            if (a := node.attributes.get("value")) is not None:
-                total += _bytes_of(a.t.data_type, tuple(a.t.dims))
-    return total
+        types_of.update(map(Value.constant_type, scope.initializers.values()))
+        nodes = (node.attributes.get("value") for node in scope.by_op.get("Constant", ()))
+        types_of.update((a.t.data_type, tuple(a.t.dims)) for a in nodes if a is not None)
+    return sum(count * tensor_bytes(*kind) for kind, count in types_of.items())
 
 
 def _named(e: BaseException, p: Pass, model: Model, ctx: PassContext) -> BaseException:
