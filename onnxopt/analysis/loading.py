@@ -115,7 +115,7 @@ class Loading:
         return any(v in self._known for v in node.operands) or all(v.constant for v in node.operands)
 
     def _news(self, found: Mapping[Value, Known]) -> dict[Value, Known]:
-        """Return the part of `found` that was not known yet, completed by what was."""
+        """Return the part of `found` that is new, completed by earlier knowledge."""
         more = {}
         for v, (kind, data) in found.items():
             ours = self.told(v)
@@ -155,7 +155,7 @@ def _may_be_rejected(node: Node) -> bool:
 
 
 def _is_rejected(node: Node, made: Mapping[Value, Known] | None, known: Mapping[Value, Known]) -> bool:
-    """Whether a runtime rejects a node that may never run, or infers wrong sizes. `made`: what it infers.
+    """Whether a runtime rejects a node that may never run, or infers wrong sizes. `made`: the inferred results.
 
     Constants are computed on loading wherever they are.
     """

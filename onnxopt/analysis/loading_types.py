@@ -45,12 +45,12 @@ def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
         if results is not None:
             return {v: known_constant(r) for v, r in zip(node.outputs, results) if v is not None}
     found = inferred(node, given)
-    # Runtimes compute with negative sizes, and reject what does not fit.
+    # Runtimes compute with negative sizes, and reject nodes of other sizes.
     return None if found and any(is_below_zero(kind) for kind, _ in found.values()) else found
 
 
 def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
-    """Whether onnxruntime rejects the node on computing it ahead, regardless of inference."""
+    """Whether onnxruntime rejects the node on computing its result ahead, regardless of inference."""
     if node.op in ("Div", "Mod"):
         return is_by_zero(node, given)
     if node.op in ("Resize", "Upsample"):
