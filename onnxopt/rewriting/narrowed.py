@@ -205,11 +205,8 @@ class Calls:
 
 
 def _gains(plan: FloatPlan) -> bool:
-    """Whether narrow inputs and outputs add fewer Casts inside the function than one each, which they may save outside."""
-    ends = plan.interface
-    if not ends:
-        return False
-    casts = plan.costs()
+    """Whether narrow ends add fewer Casts inside the function than one each, which they may save outside."""
+    casts, ends = plan.costs(), plan.interface
     plan.interface = set()
     casts -= plan.costs()
     plan.interface = ends
