@@ -57,9 +57,9 @@ def report(
         if given := ["record"] * (record is not None) + libraries + [*settings]:
             raise UsageError(f"{given[0]} is about two models: the page of one shows no run", "leave it out")
         with _opened([original], output) as (files, staged):
-            from onnxopt.comparison import view_file
+            from onnxopt.comparison import compare_files
 
-            return _page(view_file(files[0]).to_dict(), staged, progress)
+            return _page(compare_files(files[0]).to_dict(), staged, progress)
     with _opened([original, result], output, record) as ((a, b), staged):
         from onnxopt.comparison import compare_files, read_history
         from onnxopt.comparison.repetition import judge, repeat

@@ -225,8 +225,8 @@ Spot = tuple[int, int]  # (graph: 0 original, 1 result; index)
 class Marks:
     """Lookup of nodes by output and by text, within a scope."""
 
-    def __init__(self, before: GraphRecord, after: GraphRecord, history: History) -> None:
-        self._graphs = before, after
+    def __init__(self, graphs: Sequence[GraphRecord], history: History) -> None:
+        self._graphs = graphs
         self._history = history
 
     @cached_property

@@ -15,7 +15,7 @@ _CHIPS: Final = (("changed", "~"), ("merged", "⤳"), ("gone", "−"), ("new", "
 def graphs(data: dict[str, Any]) -> Markup:
     """Returns the frame of a single graph, or of two graphs with the changes of their nodes."""
     names = ("before", "after") if len(data["stats"]) > 1 else ("",)
-    counts = data.get("counts", {})
+    counts = data["counts"]
     matched = "; nodes are matched by names and values" if len(names) > 1 and data["history"] is None else ""
     chips = [
         tag(

@@ -42,7 +42,7 @@ _WITHOUT: Final[_Rows] = (
 
 
 def page(data: dict[str, Any]) -> str:
-    """The whole document for `View.to_dict()` or `Comparison.to_dict()`, with `version` and `times`.
+    """The whole document for `Comparison.to_dict()`, with `version` and `times`.
 
     The same data gives the same text. Its policy allows no request at all, and only the scripts written here.
     A section that cannot be made says why in its place, and `data["failures"]` has the reason.

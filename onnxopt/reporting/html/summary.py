@@ -26,7 +26,7 @@ def summary(data: dict[str, Any]) -> Markup:
         "section",
         tag("h1", first, *(part for name in second for part in (tag("span", " → ", class_="arrow"), name))),
         _verdict(data["verification"]) if data["history"] is not None else None,
-        *_properties(data.get("properties", ())),
+        *_properties(data["properties"]),
         _facts(list(grouped(figures(found)))) if (found := data["verification"]) is not None else None,
         _notes(data),
         id="summary",
