@@ -11,7 +11,7 @@ from typing import Any, Final
 from onnx import GraphProto
 
 from onnxopt.comparison.blocks import share_blocks
-from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite
+from onnxopt.comparison.counterparts import Counterparts, Fate
 from onnxopt.comparison.records import ABSENT, LARGE, GraphRecord, elements
 from onnxopt.graph.text import shape_text, type_text
 from onnxopt.graph.value import Value
@@ -32,7 +32,7 @@ class Side:
     graph: GraphRecord
     fates: list[Fate]
     inside: list[int]
-    rewrites: dict[int, Rewrite]
+    rewrites: dict[int, str]
 
 
 def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts) -> dict[str, Any]:
@@ -214,7 +214,7 @@ _NAMES: Final = 2_000_000  # characters of all names, up to which every node is 
 def drawing(data: dict[str, Any], graphs: Sequence[GraphRecord], found: Counterparts) -> dict[str, Any]:
     """Return `data` with the graph of a model, or two graphs and their correspondence."""
     shared = share_blocks(graphs, found)
-    rewrites = found.rewrites_before, found.rewrites_after
+    rewrites = [{i: e.name for i, e in made.items()} for made in (found.rewrites_before, found.rewrites_after)]
     sides = [Side(*of_a_graph) for of_a_graph in zip(graphs, (found.before, found.after), shared.inside, rewrites)]
     data |= {"blocks": [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in shared.blocks]}
     names = sum(sum(len(n.name) for n in g.nodes) + sum(len(v.name) for v in g.values) for g in graphs)
@@ -235,7 +235,7 @@ def _graph(side: Side) -> dict[str, Any]:
         "values": [[v.name, type_text(v)] + ([held] if held is not None else []) for v, held in constants],
         "scopes": [asdict(s) for s in graph.scopes],
         "nodes": [
-            [n.op, n.name, n.scope, n.inputs, n.outputs, n.attributes, fate.value, place, str(side.rewrites.get(i, ""))]
+            [n.op, n.name, n.scope, n.inputs, n.outputs, n.attributes, fate.value, place, side.rewrites.get(i, "")]
             for i, (n, fate, place) in enumerate(zip(graph.nodes, side.fates, side.inside, strict=True))
         ],
     }

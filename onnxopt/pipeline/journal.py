@@ -127,15 +127,19 @@ class Entry:
         """The site to exclude from a run; None if only the whole pass can be excluded."""
         return Site(self.rule or self.pass_name, self.value, self.scope) if self.value else None
 
+    @property
+    def name(self) -> str:
+        """The pass, and the rule if known: `conv-bn-folding/fold_conv_bn`."""
+        return f"{self.pass_name}/{self.rule}" if self.rule else self.pass_name
+
     def __str__(self) -> str:
-        rule = f"/{self.rule}" if self.rule else ""
         made = f" by {', '.join(self.made)}" if self.made else ""
         what = (
             f"replaced {', '.join(self.removed)}{made}"
             if self.removed
             else f"changed {self.value or 'something'}{made}"
         )
-        return f"{self.number} {self.pass_name}{rule}: {self.scope}: {what}"
+        return f"{self.number} {self.name}: {self.scope}: {what}"
 
 
 class _Begun(NamedTuple):
