@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from html import escape
+from importlib.resources import files
 from typing import Any, Final
 
 from onnxopt.plaintext import printable
@@ -42,6 +43,16 @@ def join(*children: object) -> Markup:
 
 def _text(value: object) -> str:
     return escape(printable(str(value), keep="\n\t"))
+
+
+def bundled(*path: str) -> str:
+    """Returns the text of a file of the page."""
+    return files("onnxopt.reporting.html").joinpath(*path).read_text(encoding="utf-8")
+
+
+def template(file: str, **parts: object) -> Markup:
+    """Returns the HTML of a bundled file, with parts in place of their names in braces."""
+    return Markup(bundled(file).format(**{name: join(part) for name, part in parts.items()}))
 
 
 def panel(title: str, told: object, *content: object, id: str) -> Markup:
