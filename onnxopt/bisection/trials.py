@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from onnxopt.verification.records import Place, Side
 
 
-def run(
-    source: str | Path, given: OptimizeOptions, instruments: Sequence[Instrument], rewrites: int | None = None
-) -> Model:
-    """Return the model after the pipeline's first `rewrites` rewrites (None: all)."""
-    model = given.load_converted(source)
-    options = given if rewrites is None else dataclasses.replace(given, max_rewrites=rewrites)
-    execute(options.passes(), model, options.context(instruments))
-    return model
-
-
 @dataclass
 class Outcome:
     """Result of a run stopped early."""
@@ -63,6 +53,7 @@ class Trials:
         """Create without running. `whole`: verdict on the whole result, if known."""
         self.source = source
         self.options = options
+        self.verify_options = verify_options
         self.verified = 0  # number of verified results
         # Verdicts by (runs of passes, rewrites), None: all.
         self.known: dict[tuple[int | None, int | None], Verification] = {}
@@ -74,8 +65,9 @@ class Trials:
 
     def run(self, runs: int | None = None, rewrites: int | None = None, watch: Sequence[Instrument] = ()) -> Outcome:
         """Run the pipeline up to `runs` runs of passes and `rewrites` rewrites."""
-        limit = _Limit(runs)
-        model = run(self.source, self.options, [limit, *watch], rewrites)
+        limit, model = _Limit(runs), self.options.load_converted(self.source)
+        options = self.options if rewrites is None else dataclasses.replace(self.options, max_rewrites=rewrites)
+        execute(options.passes(), model, options.context([limit, *watch]))
         return Outcome(model, limit.texts, limit.taken, limit.rewrites)
 
     def verdict(
