@@ -24,8 +24,9 @@ LOAD: Final = "load"
 COMPARE: Final = "compare "
 LOOK: Final = "look"
 UNSHOWN: Final = "unshown"
-OPTIMIZED: Final = "optimized"
 RELEASE: Final = "release"
+# Loads alone, with onnxruntime's optimizations or without, followed by the name of the model.
+OPTIMIZED: Final = "optimized "
 JUST_LOAD: Final = "just load "
 BATCHES: Final = "batches"  # case of the freed dims
 
@@ -41,11 +42,12 @@ class Opened(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Answer:
-    """The result of running the original on a case."""
+    """A case: run by the original, then (as an event) compared with the result."""
 
     case: CaseRecord
     proves: bool = True  # whether agreement on the case proves anything
-    evidence: dict[str, Evidence | None] = field(default_factory=dict)
+    evidence: dict[str, Evidence | None] = field(default_factory=dict)  # of the original's outputs
+    ran: bool = True  # the original ran
 
 
 @dataclass(eq=False, repr=False)
@@ -88,14 +90,6 @@ class Job:
 
 
 @dataclass(eq=False, repr=False)
-class Compared:
-    """Event: a case was compared."""
-
-    answer: Answer
-    case: CaseRecord
-
-
-@dataclass(eq=False, repr=False)
 class Submission:
     """A result to verify, with findings of earlier workers."""
 
@@ -104,7 +98,7 @@ class Submission:
     # By pass: change of outputs declared, relative to the range.
     declared: dict[str, float] = field(default_factory=dict)
     deaths: list[Death] = field(default_factory=list)
-    known: dict[str, Compared] = field(default_factory=dict)  # by case
+    known: dict[str, Answer] = field(default_factory=dict)  # by case
     verdict: Verification | None = None  # an event, complete but for the load with optimizations
     spent: float = 0.0  # seconds
     is_rushed: bool = False  # the time left is shorter than the original's run

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED
-from onnxopt.verification.case_runner import CaseRunner, died_of
+from onnxopt.verification.case_runner import CaseRunner
 from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
-from onnxopt.verification.job import BATCHES, COMPARE, JUST_LOAD, LOAD, OPTIMIZED, RELEASE, Answer, Submission
+from onnxopt.verification.job import BATCHES, COMPARE, JUST_LOAD, OPTIMIZED, RELEASE, Answer, Submission
 from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
 from onnxopt.verification.verdict import Proof, conclude, is_unexplained, proof, telling, told_optimized, word, worst_of
-from onnxopt.worker.serving import Died, Refused, Tell
+from onnxopt.worker.serving import Died, Refused
 
 if TYPE_CHECKING:
-    from onnxopt.verification.judge import Judge
+    pass
 
 _OF_A_CHANNEL: Final = 16  # elements of a channel; with fewer, last bits may explain the difference
 _REPORT: Final = "please report it, with both models: `ONNXOPT_DEBUG=1 onnxopt verify {} {}` shows where"
@@ -43,10 +43,6 @@ def _agree_in_batches(verdict: Verification, cases: Sequence[CaseRecord]) -> boo
     return True
 
 
-def _copied(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
-    return [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
-
-
 def _first_failed(cases: Sequence[CaseRecord]) -> CaseRecord | None:
     """Return a case that ended without outputs, a difference first."""
     return next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
@@ -55,14 +51,11 @@ def _first_failed(cases: Sequence[CaseRecord]) -> CaseRecord | None:
 class JobRunner(CaseRunner):
     """Verifies results against one original."""
 
-    def __init__(self, judge: Judge, tell: Tell) -> None:
-        super().__init__(judge, tell)
-        self._has_asked = False  # further cases were requested
-        self._was_told = False  # the failure of the original was reported
+    _was_told = False  # the failure of the original was reported
 
     def verify(self, submission: Submission) -> Verification:
         """Return the verdict on a result. Raises errors in files and data named by the user."""
-        self._submission = submission
+        self._submission, self._deaths = submission, submission.deaths
         self.judge.base = self.judge.base or self._sizes_run()
         verdict = submission.verdict or Verification(UNVERIFIED, "")
         a, b = self.job.labels
@@ -84,7 +77,8 @@ class JobRunner(CaseRunner):
 
     def _sizes_run(self) -> dict[str, int] | None:
         """Return the dims of a case that an earlier worker ran."""
-        ran = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
+        known = self._submission.known.items()
+        ran = (answer.case.dims for name, answer in known if name in RECIPES or name == OWN[0].name)
         return next(ran, None)
 
     def _explain_error(self, verdict: Verification, error: Exception) -> None:
@@ -101,7 +95,7 @@ class JobRunner(CaseRunner):
     def _verify(self, verdict: Verification) -> None:
         if self._failure is not None:
             raise self._failure
-        self._more, self._has_asked, self.has_loaded = [], False, False
+        self._more, self.has_loaded = {}, False
         is_used = self._submission.verdict is not None or (self._conclude(verdict) and self._holds_in_batches(verdict))
         if is_used:
             self._tell(verdict)
@@ -120,8 +114,7 @@ class JobRunner(CaseRunner):
             self.begin(step)
             cases = self.judge.batches()
         except (Refused, Died) as e:
-            if isinstance(e, Died) and any(death.step == step for death in self._submission.deaths):
-                raise
+            self._refuse_dead(step)
             verdict.status, verdict.reasons = INCONCLUSIVE, [f"another size was not compared: {e}"]
             verdict.message += f"; but {verdict.reasons[0]}"
             return True
@@ -129,51 +122,34 @@ class JobRunner(CaseRunner):
 
     def _conclude(self, verdict: Verification) -> bool:
         """Compare without onnxruntime's optimizations. Returns False if the verdict is final."""
-        for death in self._submission.deaths:
-            if death.step == LOAD or (death.step.startswith(COMPARE) and not self.job.stepwise):
-                raise died_of(death)
         if why := self._load():
             _stop(verdict, DIFFERENT, why, UNREGISTERED_HINT if UNREGISTERED in why else "")
             return False
-        if self.job.stepwise:
-            answers, cases = self._step_by_step()
-            found = self._proof(answers)
-        else:
-            answers, cases, found = self._together()
-        verdict.engine = self.opened.engine
-        return self._judge(verdict, answers, cases, found)
-
-    def _together(self) -> tuple[list[Answer], list[CaseRecord], Proof]:
-        """Return the answers, compared cases and proof of all recipes, with further recipes for a weak proof."""
-        if self._answers is None:
-            known = [k.answer for name, k in self._known.items() if name in self._names]
-            self._answers = known or self._originals()
-        cases = [self._compare(answer) for answer in self._answers]
-        answers, cases = telling(self._answers, cases)
-        found = self._proof(answers)
-        for recipe in self._others(found, cases):
+        cases = telling(self._all_compared())
+        found = self._proof(cases)
+        for recipe in self._others(found, cases) if not self.job.stepwise else ():
             if more := self._further([recipe]) if self.is_steady and not _differ(cases) else []:
-                answers, cases = [*answers, *more], [*cases, *map(self._compare, more)]
-                found = self._proof(answers)
-        return answers, cases, found
+                cases = [*cases, *more]
+                found = self._proof(cases)
+        verdict.engine = self.opened.engine
+        return self._judge(verdict, cases, found)
 
-    def _judge(
-        self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[CaseRecord], found: Proof
-    ) -> bool:
-        """Compute the verdict from these cases, and from further cases for coverage gaps."""
-        verdict.cases = _copied(cases)
+    def _judge(self, verdict: Verification, cases: Sequence[Answer], found: Proof, *, is_last: bool = False) -> bool:
+        """Compute the verdict from these cases, and, unless `is_last`, from further cases for coverage gaps."""
+        verdict.cases = [replace(c.case, outputs=[replace(o) for o in c.case.outputs]) for c in cases]
+        answers = [c for c in cases if c.ran]
         compared = [c for c in verdict.cases if c.outputs]
-        failed = _first_failed(cases)
+        failed = _first_failed(verdict.cases)
         conclude(verdict, compared)
         second = SecondLook(self, self._submission.options)
         is_looked = second.look(verdict, answers, failed, found)
-        if failed is None and not self._has_asked and (more := self._for_gaps(verdict)):
+        if failed is None and not is_last and (more := self._for_gaps(verdict)):
             # Further cases do not enter the proof.
-            return self._judge(verdict, [*answers, *more], [*cases, *map(self._compare, more)], found)
+            return self._judge(verdict, [*cases, *more], found, is_last=True)
         if failed is not None:
             self._fail(verdict, failed)
         elif not compared and not (is_looked and (verdict.agrees or verdict.places)):
-            self._refuse(verdict, cases)
+            self._refuse(verdict)
         else:
             self._word(verdict, self._little(verdict, second, found, answers))
             return verdict.status != DIFFERENT
@@ -185,13 +161,13 @@ class JobRunner(CaseRunner):
         where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
         _stop(verdict, failed.status, f"{name}{failed.note.removesuffix('.')}{where}")
 
-    def _refuse(self, verdict: Verification, cases: Sequence[CaseRecord]) -> None:
+    def _refuse(self, verdict: Verification) -> None:
         """Set UNVERIFIED, as no case could be compared. Raises Refused for a nondeterministic model."""
         if not self.is_steady:
             why = "the model is not deterministic: two runs of the original differ"
             note = verdict.pieces.note if verdict.pieces is not None else ""
             raise Refused(f"{why}, and {note or 'not everything could be compared in pieces'}")
-        notes = [c.note for c in cases if c.note]
+        notes = [c.note for c in verdict.cases if c.note]
         _stop(verdict, UNVERIFIED, f"no case could be compared: {notes[0] if notes else 'there is none'}")
         verdict.hint = _PLAN if "(--verify-memory)" in verdict.message else _REAL
 
@@ -249,7 +225,7 @@ class JobRunner(CaseRunner):
 
     # -- further cases --------------------------------------------------------------------------------------
 
-    def _others(self, found: Proof, cases: Sequence[CaseRecord]) -> Iterator[Recipe]:
+    def _others(self, found: Proof, cases: Sequence[Answer]) -> Iterator[Recipe]:
         """Yield recipes of further cases, as needed.
 
         Longer inputs if outputs prove nothing; more rows if a channel of few elements differs by much of its range, as
@@ -257,18 +233,17 @@ class JobRunner(CaseRunner):
         """
         if found.weak:
             yield LONGER
-        uneven = [o.shape for c in cases for o in c.outputs if o.uneven]
+        uneven = [o.shape for c in cases for o in c.case.outputs if o.uneven]
         if any(math.prod(shape) < _OF_A_CHANNEL * max(shape) for shape in uneven):
             yield ROWS
         if not _differ(cases) and not self.job.ended:
             yield from self.judge.of_both([*self._submission.options.inputs])
 
     def _for_gaps(self, verdict: Verification) -> list[Answer]:
-        """Run the original on further cases, once, if the result agrees but coverage has gaps."""
+        """Compare on further cases if the result agrees but coverage has gaps."""
         is_seen = verdict.pieces is None or not verdict.pieces.unseen or not verdict.agrees
         if is_seen or self.job.stepwise or not self.is_steady:
             return []
-        self._has_asked = True
         return self._further([r for r in FURTHER if not missing(r, self.plan, self._submission.options.inputs)])
 
     def _explain_death(self, verdict: Verification, died: Died) -> None:
@@ -286,14 +261,10 @@ class JobRunner(CaseRunner):
 
         onnxruntime's optimizer crashes on some float16 originals.
         """
-        death = next((d for d in self._submission.deaths if d.step == OPTIMIZED), None)
-        if death is None and self.job.ended:
-            return "", True
-        if death is None:
-            self.begin(OPTIMIZED)
-            return self.judge.optimized()
-        died = died_of(death)
-        return str(died), died.is_about(self.job.labels[1]) and not self._unloaded(0, optimize=True)
+        died_of_it = any(death.step == OPTIMIZED + self.job.labels[1] for death in self._deaths)
+        is_asked = died_of_it or (not (self.job.ended or self.job.steps) and self.judge.finish())
+        why = self._unloaded(1, optimize=True) if is_asked else ""
+        return why, not why or not self._unloaded(0, optimize=True)
 
     def _refuse_unloaded(self, verdict: Verification) -> None:
         """Set DIFFERENT if onnxruntime loads the original but not the uncompared result."""
@@ -311,17 +282,18 @@ class JobRunner(CaseRunner):
         """Return why onnxruntime does not load a file (0: original, 1: result); "" if loaded or unknown."""
         label = self.job.labels[which]
         try:
-            self.begin(f"{JUST_LOAD}{label}")
-            path = (self.job.original, self._submission.path)[which]
-            return self.judge.unloaded(path, label, optimize)
+            self.begin((OPTIMIZED if optimize else JUST_LOAD) + label)
+            return self.judge.unloaded((self.job.original, self._submission.path)[which], label, optimize)
         except Refused:
+            if optimize:
+                raise
             return ""
         except Died as e:
-            return str(e) if which == 0 or not e.late else ""
+            return str(e) if which == 0 or optimize or not e.late else ""
 
 
-def _differ(cases: Sequence[CaseRecord]) -> bool:
-    return any(c.status == DIFFERENT for c in cases)
+def _differ(cases: Sequence[Answer]) -> bool:
+    return any(c.case.status == DIFFERENT for c in cases)
 
 
 def _stop(verdict: Verification, status: str, message: str, hint: str = "") -> None:

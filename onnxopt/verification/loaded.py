@@ -177,33 +177,28 @@ class Loaded(Original):
         """
         return self.options.dtype != "bfloat16" and not self._is_computed
 
-    def optimized(self) -> tuple[str, bool]:
-        """Return (why the result does not load with onnxruntime's optimizations, or ""; whether the original loads)."""
-        if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable or self.steps:
-            return "", True
-        a, b = self.labels
-        self.release()  # comparison is finished: free all memory
-        self.engine.rest()
-        error = self._refusal(self.paths[1], b, True)
-        if error is None:
-            return "", True
-        return reason(error), not self.unloaded(self.paths[0], a, True)
+    def finish(self) -> bool:
+        """Free all memory after a comparison. Returns whether onnxruntime's optimizations may be asked about."""
+        is_one = isinstance(self.engine, OnnxRuntime) and not self.streamed and self._is_loadable
+        if is_one:
+            self.release()
+            self.engine.rest()
+        return is_one
 
     def unloaded(self, path: str, label: str, optimize: bool) -> str:
-        """Return why onnxruntime does not load the file at `path`; "" if loaded or memory is short."""
-        error = self._refusal(path, label, optimize)
-        return "" if error is None or is_starved(error) else reason(error)
+        """Return why onnxruntime does not load the file at `path`, or "".
 
-    def _refusal(self, path: str, label: str, optimize: bool) -> Exception | None:
+        A lack of memory says nothing, except of a result with optimizations.
+        """
         self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
-        if self.runtime.computes(path):
-            return None
         try:
-            OnnxRuntime(path, optimize=optimize, runtime=self.runtime)
+            if not self.runtime.computes(path):
+                OnnxRuntime(path, optimize=optimize, runtime=self.runtime)
         except Exception as e:
             blame_system(e)
-            return e
-        return None
+            is_asked = optimize and label == self.labels[1]
+            return reason(e) if is_asked or not is_starved(e) else ""
+        return ""
 
     def read_ahead(self) -> None:
         """Analyse the original for `of_both` and for the second look, while the result is being made."""

@@ -152,7 +152,7 @@ class Original:
         try:
             case, values = self._fed(recipe, data)
         except Refused as e:
-            return Answer(CaseRecord(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
+            return Answer(CaseRecord(recipe.name, {}, status="skipped", note=str(e)), ran=False)
         self._first = self._first or case.feeds
         if recipe.drawn and not recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, data.inputs)

@@ -19,8 +19,8 @@ from onnxopt.verification.job import (
     OPEN,
     ORIGINAL,
     UNSHOWN,
+    Answer,
     Begun,
-    Compared,
     Death,
     Job,
     Opened,
@@ -259,7 +259,7 @@ class Verifier:
         if seconds is not None or not self._job.stepwise:
             self._service.deadline = time.monotonic() + (self.options.timeout if seconds is None else seconds)
 
-    def _on_event(self, event: Begun | Opened | Compared | Verification) -> None:
+    def _on_event(self, event: Begun | Opened | Answer | Verification) -> None:
         submission = self._submission
         if isinstance(event, Opened):
             self._opened = event
@@ -268,8 +268,8 @@ class Verifier:
             if submission is not None and event.done > submission.done:
                 submission.done = event.done
                 self.progress(event.done)
-        elif submission is not None and isinstance(event, Compared):
-            submission.known[event.answer.case.name] = event
+        elif submission is not None and isinstance(event, Answer):
+            submission.known[event.case.name] = event
         elif submission is not None and isinstance(event, Verification):
             submission.verdict = event
 
@@ -277,9 +277,9 @@ class Verifier:
         """Set the deadline of a step. A comparison in pieces gets the whole timeout."""
         service, submission, before, self._step = self._service, self._submission, self._step, step
         assert service is not None
-        if step.startswith(JUST_LOAD):
+        if step.startswith(JUST_LOAD) or self._job.ended:
             self._limit(min(self.options.timeout, _LOADING))
-        elif self._job.stepwise and not self._job.ended:
+        elif self._job.stepwise:
             service.deadline = time.monotonic() + self.options.timeout if step in (LOOK, UNSHOWN) else None
         elif step == LOAD and before.startswith(ORIGINAL) and service.deadline is not None and submission is not None:
             now = time.monotonic()
