@@ -226,7 +226,7 @@ class Judge(Loaded):
         """Return, by output, the accumulated relative rounding error of the longest path in the original."""
         from onnxopt.verification.pieces.paths import paths
 
-        program = self.side(0).program
+        program = self.runner(0).program
         found = paths(program, [o for o in self.outputs if o in program.maker], (), {})
         return {o: allowed_of_whole(path.depth) for o, path in found.items()}
 

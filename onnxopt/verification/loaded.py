@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from onnxopt.errors import ModelError, UsageError
@@ -13,18 +13,17 @@ from onnxopt.verification.inputs.cases import OF_BOTH, Recipe, missing
 from onnxopt.verification.inputs.feeding import Read
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import own_cases
-from onnxopt.verification.inputs.sizes import Run, Side, of_both
+from onnxopt.verification.inputs.sizes import Run, of_both
 from onnxopt.verification.inputs.uses import INDEX
 from onnxopt.verification.job import Step
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
-from onnxopt.verification.original import Original
+from onnxopt.verification.original import File, Original
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
     from onnxopt.verification.look import Look
-    from onnxopt.verification.programs.program import Program
 
 T = TypeVar("T")
 _WORK: Final = 1 << 33  # bytes of weights read, once per row of a large batch
@@ -48,21 +47,6 @@ class Composition:
         return [values[name] for name in self.outputs]
 
 
-class File(Side):
-    """A file read once, with its program, made on first use unless given."""
-
-    def __init__(self, skeleton: Skeleton, program: Program | None = None) -> None:
-        super().__init__(skeleton)
-        self._given = program
-
-    @cached_property
-    def program(self) -> Program:
-        """The file as run in parts."""
-        from onnxopt.verification.programs.program import Program
-
-        return self._given or Program(self.skeleton)
-
-
 class Loaded(Original):
     """The original, and one result after the other."""
 
@@ -71,7 +55,6 @@ class Loaded(Original):
         self.b: Any = None  # engine of the result
         self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
         self._look: Look | None = None
-        self._sides: dict[int, File] = {}  # files read (0: original, 1: result)
         self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
         self._is_computed = False  # whether the result calls references in Python
         self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
@@ -142,6 +125,7 @@ class Loaded(Original):
     def opened(self, path: str) -> Any:
         """Return the engine of a result. Raises UsageError, Refused and the runtime's errors."""
         self.paths[1], self._is_computed = path, self.runtime.computes(path)
+        self._sides.pop(1, None)
         is_narrow = self.options.dtype and not isinstance(self.engine, Reference)
         if self.unknown:
             return type(self.engine)(self._open_narrow(path) if is_narrow else self._stream(1), self.engine.unseen)
@@ -203,21 +187,22 @@ class Loaded(Original):
     def read_ahead(self) -> None:
         """Analyse the original for `of_both` and for the second look, while the result is being made."""
         plan = self.planned
-        if not self._is_changed:
-            with contextlib.suppress(*UNSEEN):  # reported when asked
-                side = self.side(0)
-                _ = side.limits if plan.symbols else None
-                _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
-                if plan.hides or plan.decides or plan.muted:
-                    from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
+        with contextlib.suppress(*UNSEEN):  # reported when asked
+            side = self.side(0)
+            _ = side.limits if plan.symbols else None
+            _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
+            if plan.hides or plan.decides or plan.muted:
+                from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
 
-                    _ = side.program
+                self.runner(0)
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.
 
         The plan for both models replaces the original's until the next result.
         """
+        if self.steps:
+            return []
         try:
             known = Run(self.work, self.base or {}) if self.planned.symbols else None
             both = of_both(self.planned, self.side(0), self.side(1), _WORK, known)
@@ -258,45 +243,12 @@ class Loaded(Original):
         except ValueError as e:
             raise ModelError(f"{self.paths[0]}: not a valid model: {e}", "export it anew, or repair it") from e
 
-    @property
-    def _is_changed(self) -> bool:
-        """Whether `Look` changes its own copies of both files."""
-        return self.planned.random or bool(self.options.dtype)
-
-    def side(self, which: int) -> File:
-        """Return a file, read once: as `Look` changed it, or of an engine in segments. Raises `UNSEEN`."""
-        from onnxopt.verification.programs.foreign import read_skeleton
-
-        if which == 1 and self.steps:
-            raise Refused("there are several files in place of a result")
-        if self._is_changed:
-            program: Program | None = (self.looked().a, self.looked().b)[which].program
-        else:
-            program = getattr((self.engine, self.b)[which], "program", None)
-        side = self._sides.get(which)
-        if program is not None and (side is None or side.skeleton is not program.skeleton):
-            side = File(program.skeleton, program)
-        elif side is None:
-            ask = (self._foreign, self.runtime, views(self.options)[which])
-            side = File(read_skeleton(self.paths[which], *ask))
-        self._sides[which] = side
-        return side
-
     def looked(self) -> Look:
         """Return the `Look` into both files, made on first use."""
+        if self.steps:
+            raise Refused("there are several files in place of a result")
         if self._look is None:
             from onnxopt.verification.look import Look
 
-            programs = [] if self._is_changed else [self.side(0).program, self.side(1).program]
-            self._look = Look(
-                self.paths,
-                self.options,
-                self.labels,
-                self.planned,
-                self.runtime,
-                self.engine,
-                self.tell,
-                self._foreign,
-                programs,
-            )
+            self._look = Look(self.runner(0), self.runner(1), self.options, self.planned)
         return self._look

@@ -17,12 +17,10 @@ from onnxopt.verification.coverage.traces import Trace, traces
 from onnxopt.verification.coverage.unseen import unseen, untaken
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.model.views import views
 from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.walk import Walk
-from onnxopt.verification.programs.foreign import NOTHING, Foreign, read_skeleton
 from onnxopt.verification.programs.program import Program, bodies, types_of
 from onnxopt.verification.programs.runner import Runner, Values
 from onnxopt.verification.programs.transforms import (
@@ -36,9 +34,6 @@ from onnxopt.verification.programs.transforms import (
 )
 from onnxopt.verification.records import Pieces, Place
 from onnxopt.verification.rounding import Difference, Draws, difference, is_float, last_bit
-from onnxopt.verification.run import Reference
-from onnxopt.verification.runtime import Runtime
-from onnxopt.worker.serving import Tell
 
 _SEEDS: Final = 2  # perturbed sets of weights, and sets of inputs for each
 
@@ -46,48 +41,23 @@ _SEEDS: Final = 2  # perturbed sets of weights, and sets of inputs for each
 class Look:
     """Both files, opened for comparison in pieces (`pieces`) and noise measurement (`noise`)."""
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        options: VerifyOptions,
-        labels: tuple[str, str],
-        plan: Plan,
-        runtime: Runtime,
-        engine: Any,
-        tell: Tell,
-        foreign: Foreign = NOTHING,
-        programs: Sequence[Program] = (),
-    ) -> None:
-        """Read both files.
-
-        programs: both files, if already read. Random and narrow models are changed here, and must not be passed.
-        """
-        self.options, self.plan, self.paths, self.foreign = options, plan, paths, foreign
-        how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
-        known = programs or (None, None)
-        skeletons = [
-            read_skeleton(path, foreign, runtime, view) if p is None else p.skeleton
-            for path, p, view in zip(paths, known, views(options))
-        ]
+    def __init__(self, a: Runner, b: Runner, options: VerifyOptions, plan: Plan) -> None:
+        """Open the runners of both files. Random and narrow models are changed in copies."""
+        self.options, self.plan = options, plan
+        self.held: dict[str, str] = {}  # values of the narrower type in the result
+        skeletons = [r.program.skeleton for r in (a, b)]
         for skeleton in skeletons if options.any_width else ():
             skeleton.kinds = tensor_types(skeleton.proto)
-        if plan.random:
-            draw_alike(*skeletons)
-        self.a, self.b = (
-            Runner(p or Program(s), runtime=runtime, label=label, tell=tell, **how)
-            for p, s, label in zip(known, skeletons, labels)
-        )
-        self.held: dict[str, str] = {}
-        if options.dtype:
-            self._hold(options.dtype)
-
-    def _hold(self, dtype: str) -> None:
-        """Round the values of a narrow type in the result."""
-        skeleton = self.b.program.skeleton
-        types = tensor_types(skeleton.proto).items()
-        self.held = {name: kind for name, kind in types if kind == f"tensor({dtype})"}
-        round_results(skeleton.proto, self.held, CODES[dtype])
-        self.b = self.b.inside(Program(skeleton))
+        if plan.random or options.dtype:
+            skeletons = [s.copied() for s in skeletons]
+            if plan.random:
+                draw_alike(*skeletons)
+            if options.dtype:
+                proto, kind = skeletons[1].proto, f"tensor({options.dtype})"
+                self.held = {name: kind for name, own in tensor_types(proto).items() if own == kind}
+                round_results(proto, self.held, CODES[options.dtype])
+            a, b = (r.inside(Program(s)) for r, s in zip((a, b), skeletons))
+        self.a, self.b = a, b
 
     def pieces(self, cases: Sequence[Case], **how: bool) -> tuple[Pieces, list[Place]]:
         """Compare the second file with the first on the cases' inputs. Returns (pieces, places of faults).
@@ -173,9 +143,7 @@ class Look:
         runners = self.a, self.b
         if not any(has_narrow(r.program.skeleton.proto) for r in runners):
             return []
-        files = zip(self.paths, views(self.options))
-        skeletons = (with_roundings(read_skeleton(path, self.foreign, self.a.runtime, view)) for path, view in files)
-        a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
+        a, b = (r.inside(Program(with_roundings(r.program.skeleton.copied()))) for r in runners)
         walk = self._walked(a, b, self._complete([case.feeds for case in cases]))
         # Narrow values of A are rounded as well. A larger loss in either is not compared, unless nothing is left.
         faults = ((name_in_file(fault.value), fault.found.note) for fault in walk.faults)
@@ -188,7 +156,7 @@ class Look:
 
     def is_alike(self) -> bool:
         """Return whether equal operators on equal inputs and constants compute all outputs, according to the files."""
-        if self.options.dtype or self.plan.random or self.plan.overridable or self.foreign.operators:
+        if self.options.dtype or self.plan.random or self.plan.overridable or self.a.program.skeleton.foreign:
             return False
         a, b = self.a.program, self.b.program
         sameness = Sameness(Pairs(a, b), a.given)

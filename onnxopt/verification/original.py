@@ -15,6 +15,7 @@ from onnxopt.verification.inputs.cases import OWN, Recipe, sizes
 from onnxopt.verification.inputs.feeding import Data, Search, feed
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import least, products
+from onnxopt.verification.inputs.sizes import Side
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Answer, Job, Opened
 from onnxopt.verification.model.skeleton import Skeleton
@@ -43,6 +44,16 @@ _TRIES: Final = 1 << 32  # multiplications in all attempts to find livelier outp
 _NODES: Final = 7000  # nodes; larger models run in segments, as loading takes quadratic time
 
 
+class File(Side):
+    """A file read once, without `foreign` operators, and the runner of its parts, if needed."""
+
+    runner: Runner | None = None
+
+    def __init__(self, skeleton: Skeleton, foreign: Foreign | None = None) -> None:
+        super().__init__(skeleton)
+        self.foreign = foreign
+
+
 class Original:
     """A model in a runtime, with graph optimizations off."""
 
@@ -54,6 +65,7 @@ class Original:
         self.base: dict[str, int] | None = None
         self._first: dict[str, Any] = {}  # feeds of the first case
         self._work: int | None = None  # see `work`
+        self._sides: dict[int, File] = {}  # files read (0: original, 1: result)
         self.factor = 0.0  # scale of livelier inputs; 1: none found, 0: not searched yet
 
     def open(self, job: Job) -> None:
@@ -270,29 +282,47 @@ class Original:
         times = _DRAWS if _numbers(first) < _TELLING else 1
         return not any(differ(first, self._run_original(case.feeds)) for _ in range(times))
 
+    # -- files ----------------------------------------------------------------------------------------------
+
     @property
-    def _foreign(self) -> Foreign:
+    def _foreign(self) -> Foreign | None:
+        if not self.unknown:
+            return None
         from onnxopt.verification.programs.foreign import Foreign
 
-        known = self.engine if self.unknown else None
+        known = self.engine
         return Foreign(self.unknown, getattr(known, "unseen", frozenset()), tuple(getattr(known, "nodes", ())))
 
-    def _read(self, which: int) -> Runner:
-        """Return a runner of a model in segments (0: original, 1: result). Raises Refused."""
-        from onnxopt.verification.programs.foreign import open_runner
+    def side(self, which: int) -> File:
+        """Return a file (0: original, 1: result), read once. Raises `UNSEEN`."""
+        foreign, side = self._foreign, self._sides.get(which)
+        if side is None or side.foreign != foreign:
+            from onnxopt.verification.programs.foreign import NOTHING, read_skeleton
 
-        self.tell(f"loading {self.labels[which]}")
-        try:
-            view = views(self.options)[which]
-            return open_runner(self.paths[which], self.labels[which], self.runtime, self.tell, self._foreign, view)
-        except Exception as e:
-            raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
+            ask = (foreign or NOTHING, self.runtime, views(self.options)[which])
+            side = self._sides[which] = File(read_skeleton(self.paths[which], *ask), foreign)
+        return side
+
+    def runner(self, which: int) -> Runner:
+        """Return a runner of parts of a file, as read by `side`."""
+        side = self.side(which)
+        if side.runner is None:
+            from onnxopt.verification.programs.program import Program
+            from onnxopt.verification.programs.runner import Runner
+
+            how = (isinstance(self.engine, Evaluator), self.planned.stateful, self.runtime)
+            side.runner = Runner(Program(side.skeleton), *how, self.labels[which], self.tell)
+        return side.runner
 
     def _stream(self, which: int) -> Any:
         from onnxopt.verification.programs.stream import Streamed
 
-        keep = 2 * self.planned.bytes <= self.options.memory
-        return Streamed(self._read(which), self.options.memory, keep=keep)
+        self.tell(f"loading {self.labels[which]}")
+        try:
+            runner = self.runner(which)
+        except Exception as e:
+            raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
+        return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
 
 
 def _numbers(values: Iterable[Any]) -> int:

@@ -232,7 +232,7 @@ class SecondLook:
             return self._plan.decides
         sizes = [a.case.dims for a in answers if a.proves]
         with contextlib.suppress(OSError, ValueError):
-            pairs = Pairs(self._judge.side(0).program, self._judge.side(1).program)
+            pairs = Pairs(self._judge.runner(0).program, self._judge.runner(1).program)
             muted = [pairs.of[v] for v in pairs.made_from(self._plan.muted) if not pairs.by_name.is_made_alike(v)]
             return have_few_rows(pairs.a.skeleton.proto, muted, sizes)
         return False

@@ -11,6 +11,7 @@ import math
 import stat
 import sys
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -106,6 +107,13 @@ class Skeleton:
                 raise ModelError(place, "keep them together") from None
             put_inside(tensor, bytes(data[: tensor_bytes(tensor.data_type, tensor.dims)]))
         return 0 if has_room else left
+
+    def copied(self) -> Skeleton:
+        """Return a copy with a model of its own."""
+        found = copy(self)
+        found.proto = ModelProto.FromString(self.proto.SerializeToString())
+        vars(found).pop("functions", None)
+        return found
 
     @cached_property
     def functions(self) -> Functions:

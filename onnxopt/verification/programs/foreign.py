@@ -23,10 +23,9 @@ from onnxopt.verification.model.views import View
 from onnxopt.verification.rounding import Draws, is_float
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import PLAIN, Runtime
-from onnxopt.worker.serving import Refused, Tell
+from onnxopt.worker.serving import Refused
 
 if TYPE_CHECKING:
-    from onnxopt.verification.programs.runner import Runner
     from onnxopt.verification.programs.stream import Streamed
 
 Operators = frozenset[Name]
@@ -83,22 +82,6 @@ def read_skeleton(
         raise Refused(f"{size}, and a part of it with them is more than protobuf's files hold")
     skeleton.foreign = cut_out(skeleton.proto.graph, foreign)
     return skeleton
-
-
-def open_runner(
-    path: str,
-    label: str,
-    runtime: Runtime = PLAIN,
-    tell: Tell = lambda state: None,
-    foreign: Foreign = NOTHING,
-    view: View | None = None,
-) -> Runner:
-    """Return a runner for parts of the model at `path`. Raises the errors of `read_skeleton`."""
-    from onnxopt.verification.programs.program import Program
-    from onnxopt.verification.programs.runner import Runner
-
-    program = Program(read_skeleton(path, foreign, runtime, view))
-    return Runner(program, runtime=runtime, label=label, tell=tell)
 
 
 def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
