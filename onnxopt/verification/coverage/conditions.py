@@ -143,7 +143,7 @@ def _is_one(walk: Walk, mine: str, theirs: str) -> bool:
     if walk.sameness.are_made_alike(mine, theirs):
         return True
     folded = _folded(walk.runner, mine, walk.fed_of_a), _folded(walk.replay.runner, theirs, walk.fed)
-    return any(folded) and Sameness(walk.pairs, walk.agreed, walk.replay.views).are_made_alike(mine, theirs, folded)
+    return any(folded) and Sameness(walk.pairs, walk.agreed, walk.replay.views, folded).are_made_alike(mine, theirs)
 
 
 def _folded(runner: Runner, value: str, fed: Collection[str]) -> Values:
