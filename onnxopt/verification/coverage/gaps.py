@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.verification.compare import is_dull
-from onnxopt.verification.coverage.conditions import runs
+from onnxopt.verification.coverage.conditions import running
 from onnxopt.verification.coverage.cones import Breakpoints, Cone, between, integer_ends, only_in_one, tensors
 from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import (
@@ -103,7 +103,7 @@ def unproven_blanks(walk: Walk, changed: Sequence[str] | None = None) -> list[st
 def _is_of_no_turn(walk: Walk, value: str) -> bool:
     """Return whether a value is stacked by a zero-trip Loop, whose body is compared separately."""
     mine, theirs = walk.a.nodes[walk.a.maker[walk.pairs.of[value]]], walk.b.nodes[walk.b.maker[value]]
-    return mine.op_type == theirs.op_type == "Loop" and not runs(walk, mine, "body")
+    return mine.op_type == theirs.op_type == "Loop" and not running(walk, mine, "body")
 
 
 def _is_proven(walk: Walk, value: str) -> bool:

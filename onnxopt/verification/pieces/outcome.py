@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from onnx import NodeProto
+from onnx import GraphProto, NodeProto
 
 from onnxopt.verification.compare import as_held
 from onnxopt.verification.pieces.noise import View
@@ -154,21 +154,23 @@ class Faults:
 # -- bodies -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Enclosing:
-    """The position of a body of A and its counterpart in B."""
+    """A body of A and its counterpart in B."""
 
     outer: Walk  # walk of the enclosing graph
     nodes: tuple[NodeProto, NodeProto]  # nodes with the body, of A and B
-    name: str  # of A's body
-    theirs: str  # name of B's body
+    names: tuple[str, str]  # of the bodies
+    graphs: tuple[GraphProto, GraphProto]
     cases: Sequence[int]  # indices into the cases of `outer`
     is_sure: bool = True  # the correspondence holds for all inputs, not only by conditions equal in all cases
+    outputs: list[tuple[str, str]] | None = None  # corresponding outputs, if not the bodies'
+    assumed: Mapping[str, bool] = field(default_factory=dict)  # conditions as required by a branch that no case takes
     in_place: frozenset[int] = frozenset()  # B's nodes compared with the body, if B has no body
 
     def scope(self, scope: str) -> str:
         """Return the path of B's body below the path `scope`."""
-        return scope if self.in_place else f"{scope} / {label_of(self.nodes[1])} / {self.theirs}"
+        return scope if self.in_place else f"{scope} / {label_of(self.nodes[1])} / {self.names[1]}"
 
 
 def label_of(node: NodeProto) -> str:

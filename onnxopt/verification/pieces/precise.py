@@ -90,19 +90,11 @@ def is_rounding(
         a = _Part(original.runner, [of[value]], here, original.values, dtype, replay.memory // 8)
         known = {r for r in cuts if of.get(r, r) in here}
         reads = replay.program.entries(replay.program.cone([value], known), known)
-        b = _Part(replay.runner, [value], set(reads), _feeds(replay, reads), dtype, replay.memory // 8)
+        feeds = [{r: replay.fed_as(r, i) for r in reads} for i in range(len(original.values))]
+        b = _Part(replay.runner, [value], set(reads), feeds, dtype, replay.memory // 8)
         return _Question(replay, value, a, b, share).answer(cases)
     except (Failed, KeyError):
         return False
-
-
-def _feeds(replay: Replay, reads: Sequence[str]) -> list[dict[str, Any]]:
-    """Return A's values of `reads` in B's layout, by case."""
-    given = {r: (replay.mine(r), replay.views.get(r)) for r in reads}
-    return [
-        {r: mine[i] if view is None else view(mine[i], i) for r, (mine, view) in given.items()}
-        for i in range(len(replay.original.values))
-    ]
 
 
 def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], most: int) -> dict[str, Any]:

@@ -88,6 +88,11 @@ class Replay:
         name = self.pairs.of.get(value, value)
         return [known[name] for known in self.original.values]
 
+    def fed_as(self, value: str, case: int) -> Any:
+        """Return A's value in a case, in B's layout."""
+        found, view = self.original.values[case][self.pairs.of.get(value, value)], self.views.get(value)
+        return found if view is None else view(found, case)
+
     def against(self, value: str) -> list[Any]:
         """Return the expected values by case: A's, or A's results from rounded inputs."""
         return self._against.get(value) or self.mine(value)
@@ -120,10 +125,9 @@ class Replay:
         narrow = {r for r in types if self.is_narrow(r)}
         int32 = self.pairs.int32.intersection(types)
         held = {r: self.held[r] for r in narrow} | dict.fromkeys(int32, "tensor(int32)")
-        given = {r: self.mine(r) for r in types}
 
         def feeds(case: int) -> Values:
-            values = {r: self.views[r](v[case], case) if r in self.views else v[case] for r, v in given.items()}
+            values = {r: self.fed_as(r, case) for r in types}
             values |= {r: narrowed(values[r], self.dtype) for r in narrow}
             return values | {r: as_int32(r, values[r]) for r in int32}
 
