@@ -278,7 +278,7 @@ class Model:
 
     def may_lack(self, node: Node, index: int) -> bool:
         """Whether the operator's schema makes this output optional."""
-        demanded = node.scope.results_of(node.op)
+        demanded = node.scope.signature(node.op)
         return demanded is not None and index in demanded.optional
 
     def check_use(self, value: Value | None, scope: Graph, reader: str) -> None:

@@ -237,9 +237,9 @@ class _Reader:
         if len(set(graph.outputs)) < len(graph.outputs):
             self.model.repeated.update(v for v in graph.outputs if graph.outputs.count(v) > 1)
         for op, nodes in graph.by_op.items():
-            demanded = graph.results_of(op)
-            if demanded is not None and demanded.least > 1:
-                self.model.lacking.update(n for n in nodes if demanded.missing(n.outputs))
+            demanded = graph.signature(op)
+            if demanded is not None and demanded.outputs[0] > 1:
+                self.model.lacking.update(n for n in nodes if demanded.lacks(n.outputs))
         self.scopes.pop()
 
     def read_nodes(self, graph: Graph, protos: Sequence[NodeProto]) -> None:

@@ -280,7 +280,7 @@ class Builder:
             results = [Value("", m.graph) for _ in range(outputs)]
             same = like is not None and (op_type, domain) == (like.proto.op_type, like.proto.domain)
             if like is not None and same and not attributes and m.replaces(like):
-                check_call(m.graph, like.op, like.proto, ins, results, m.anchor)
+                check_call(m.graph, like.proto, ins, results, m.anchor)
                 proto = like.proto
                 m.borrowed.append(like)
             else:

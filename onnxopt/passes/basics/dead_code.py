@@ -108,7 +108,7 @@ def _called(function: Graph) -> str:
 
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     """Remove unread optional trailing outputs (a Dropout's mask, an LSTM's last state)."""
-    demanded = graph.results_of(node.op)
+    demanded = graph.signature(node.op)
     if demanded is None or _needs_outputs(node, ctx.opt_level):
         return
     last = len(node.outputs) - 1
