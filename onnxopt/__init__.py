@@ -50,8 +50,26 @@ if TYPE_CHECKING:
     from onnxopt.optimizer import Report as Report
     from onnxopt.optimizer import optimize_model as optimize_model
     from onnxopt.pipeline import *  # noqa: F403
+    from onnxopt.pipeline.instruments import CheckEach as CheckEach
+    from onnxopt.pipeline.instruments import DumpModels as DumpModels
+    from onnxopt.pipeline.instruments import PrintIR as PrintIR
+    from onnxopt.pipeline.instruments import Timing as Timing
+    from onnxopt.pipeline.instruments import VerifyEach as VerifyEach
+    from onnxopt.pipeline.interpreter import GraphInterpreter as GraphInterpreter
+    from onnxopt.pipeline.interpreter import StmtPass as StmtPass
+    from onnxopt.pipeline.journal import Journal as Journal
+    from onnxopt.pipeline.manager import PassManager as PassManager
     from onnxopt.pipeline.outlining import Part as Part
+    from onnxopt.pipeline.outlining import fuse_partition as fuse_partition
     from onnxopt.pipeline.outlining import split as split
+    from onnxopt.pipeline.partition import CapabilityPartitioner as CapabilityPartitioner
+    from onnxopt.pipeline.partition import OperatorSupport as OperatorSupport
+    from onnxopt.pipeline.partition import Partition as Partition
+    from onnxopt.pipeline.partition import any_chain as any_chain
+    from onnxopt.pipeline.partition import chain as chain
+    from onnxopt.pipeline.partition import create_pattern_support as create_pattern_support
+    from onnxopt.pipeline.partition import generate_pattern_op_partitions as generate_pattern_op_partitions
+    from onnxopt.pipeline.partition import pattern_partitions as pattern_partitions
     from onnxopt.rewriting import *  # noqa: F403
     from onnxopt.verification import VerifyOptions as VerifyOptions
     from onnxopt.verification.records import Verification as Verification
@@ -79,17 +97,23 @@ _HOMES: Final = {
     "onnxopt.conversion.extraction": "Extraction extract extract_file",
     "onnxopt.graph": "Graph Model Node Value declare_domain read_model write_model",
     "onnxopt.pipeline": (
-        "CapabilityPartitioner CheckEach ConfigKey DebugPass DumpModels Fixpoint GraphInterpreter GraphPass "
-        "Instrument Journal ModelPass OperatorSupport Partition Pass PassContext PassInfo PassManager PassReport "
-        "PipelineReport PrintIR RewritePass RuleReport Sequential StmtPass Timing VerifyEach all_passes all_targets "
-        "any_chain chain config_keys create_pattern_support declare_config fuse_partition "
-        "generate_pattern_op_partitions get_pass graph_pass load_module model_pass option parse_pipeline "
-        "pattern_partitions register"
+        "ConfigKey DebugPass Fixpoint GraphPass Instrument ModelPass Pass PassContext PassInfo PassReport "
+        "PipelineReport RewritePass Sequential all_passes all_targets config_keys declare_config get_pass graph_pass "
+        "load_module model_pass option parse_pipeline register"
     ),
-    "onnxopt.pipeline.outlining": "Part split",
+    "onnxopt.pipeline.instruments": "CheckEach DumpModels PrintIR Timing VerifyEach",
+    "onnxopt.pipeline.interpreter": "GraphInterpreter StmtPass",
+    "onnxopt.pipeline.journal": "Journal",
+    "onnxopt.pipeline.manager": "PassManager",
+    "onnxopt.pipeline.outlining": "Part fuse_partition split",
+    "onnxopt.pipeline.partition": (
+        "CapabilityPartitioner OperatorSupport Partition any_chain chain create_pattern_support "
+        "generate_pattern_op_partitions pattern_partitions"
+    ),
     "onnxopt.verification.runtime": "declare_reference",
     "onnxopt.rewriting": (
-        "Match Replaced SubgraphMatch SubgraphMatcher about const either one_of op replace_pattern rewrite var"
+        "Match Replaced RuleReport SubgraphMatch SubgraphMatcher about const either one_of op replace_pattern rewrite "
+        "var"
     ),
 }
 

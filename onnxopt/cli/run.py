@@ -67,7 +67,8 @@ class Watch:
         self._file: Path | None = given["journal"]
         if not any(given[k] for k in WATCHES):
             return
-        from onnxopt.pipeline import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
+        from onnxopt.pipeline.instruments import CheckEach, DumpModels, PrintIR, Timing, VerifyEach
+        from onnxopt.pipeline.journal import Journal
 
         if given["print_ir_after"] or given["print_ir_before"]:
             self.instruments.append(PrintIR(given["print_ir_after"], given["print_ir_before"]))

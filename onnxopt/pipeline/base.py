@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnxopt.errors import PassError, UsageError, any_of
 from onnxopt.graph import Graph, Model
-from onnxopt.rewriting import Driver, Rule, RuleRecord
+from onnxopt.rewriting import Driver, Rule
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext
@@ -133,6 +133,12 @@ class Pass(_Fixed):
         """The passes of a composite pass; empty for others."""
         return ()
 
+    def walk(self) -> Iterator[Pass]:
+        """Yield the pass, then all passes inside a composite."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
     def __call__(self, model: Model) -> PipelineReport:
         """Run on `model`, in place. Raises PassError and the errors of the model's checks."""
         from onnxopt.pipeline.execute import execute
@@ -217,15 +223,11 @@ class RewritePass(Pass):
     kind: ClassVar[str] = "rewrite"
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        self.apply_rules(model, ctx)
-
-    def apply_rules(self, model: Model, ctx: PassContext) -> dict[str, RuleRecord]:
         rules = [r for r in self.rules if r.name not in ctx.disabled_rule]
         driver = Driver(rules, ctx.fuel, self, ctx.observer, ctx.leaves_out if ctx.excluded else None)
         driver.run(model, ctx.left)
         ctx.looked = model.clock, driver.declined  # later changes by the pass itself count as new for its rules
         ctx.record_rules(rules, driver.records)
-        return driver.records
 
 
 class DebugPass(Pass):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
-from onnxopt.pipeline.records import PipelineReport, RuleReport, Site, ask, tell
+from onnxopt.pipeline.records import PipelineReport, Site, ask, tell
 from onnxopt.pipeline.registry import disabled_requirement
 from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, configured, declare_config, declared
-from onnxopt.rewriting import Fuel, RuleRecord
+from onnxopt.rewriting import Fuel, RuleReport
 from onnxopt.rewriting.driver import Decline
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class PassContext:
         report = self.rules.setdefault(what, RuleReport())
         report.declined.setdefault(reason, Decline(example)).count += 1
 
-    def record_rules(self, rules: Iterable[Rule], records: Mapping[str, RuleRecord]) -> None:
+    def record_rules(self, rules: Iterable[Rule], records: Mapping[str, RuleReport]) -> None:
         """Add a driver's statistics of these rules to the running pass; declines are those of the last round."""
         for rule in rules:
             if rule.name not in self.rules:

@@ -19,7 +19,7 @@ from onnxopt.errors import (
 )
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.rewriting.driver import Decline
+from onnxopt.rewriting.driver import RuleReport
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model, Value
@@ -65,15 +65,6 @@ class Site:
 
 
 # -- reports: plain data, serializable to JSON --------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class RuleReport:
-    """`declined`: number of anchors and an example, by reason. `nodes`: nodes removed by the hits."""
-
-    hits: int = 0
-    nodes: int = 0
-    declined: dict[str, Decline] = field(default_factory=dict)
 
 
 @dataclass(eq=False)

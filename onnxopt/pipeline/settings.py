@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
@@ -246,16 +246,9 @@ def _place(bound: Collection[str], targets: Sequence[str]) -> int:
 
 def idle_passes(p: Pass, targets: Sequence[str], disabled: Collection[str] = ()) -> tuple[dict[str, str], bool]:
     """Return ({pass without a run for these targets: reason}, whether any passes run)."""
-    leaves = [leaf for leaf in _leaves(p) if leaf.name not in disabled]
+    leaves = [leaf for leaf in p.walk() if not leaf.children and leaf.name not in disabled]
     idle = {leaf.name: why for leaf in leaves if (why := leaf.info.not_for(targets))}
     return idle, any(leaf.name not in idle for leaf in leaves)
-
-
-def _leaves(p: Pass) -> Iterator[Pass]:
-    if not p.children:
-        yield p
-    for child in p.children:
-        yield from _leaves(child)
 
 
 # -- all settings -------------------------------------------------------------------------------------------------

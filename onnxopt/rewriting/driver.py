@@ -24,8 +24,8 @@ class Decline:
 
 
 @dataclass(eq=False, repr=False)
-class RuleRecord:
-    """Statistics of a rule: hits, nodes removed, and declined anchors by reason."""
+class RuleReport:
+    """Statistics of a rule. `nodes`: nodes removed by the hits. `declined`: anchors, with an example, by reason."""
 
     hits: int = 0
     nodes: int = 0
@@ -72,7 +72,7 @@ class Driver:
         self.options = options
         self.observer = observer
         self.leaves_out = leaves_out
-        self.records: defaultdict[str, RuleRecord] = defaultdict(RuleRecord)  # of rules that fired or declined
+        self.records: defaultdict[str, RuleReport] = defaultdict(RuleReport)  # of rules that fired or declined
         self.declined: dict[Node, list[str]] = {}  # rules whose pattern matched and whose guard failed
         self._again: dict[Node, list[Rule]] = {}  # rules to try where nothing changed
         self._queue: deque[Node] = deque()

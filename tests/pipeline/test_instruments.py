@@ -15,21 +15,17 @@ from onnxopt.graph.text import model_text
 from onnxopt.io import load
 from onnxopt.passes.levels import pipeline_for
 from onnxopt.pipeline import (
-    CheckEach,
-    DumpModels,
     Instrument,
-    Journal,
     PassContext,
-    PrintIR,
     Sequential,
-    Timing,
-    VerifyEach,
     execute,
     get_pass,
     graph_pass,
     model_pass,
     parse_pipeline,
 )
+from onnxopt.pipeline.instruments import CheckEach, DumpModels, PrintIR, Timing, VerifyEach
+from onnxopt.pipeline.journal import Journal
 from onnxopt.pipeline.registry import load_module
 from tests.samples import ROOT, sample
 
