@@ -13,7 +13,7 @@ from onnxopt.errors import ModelError
 from onnxopt.graph.bindings import copies_before
 from onnxopt.graph.dims import as_written
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.model import Model, Names, inner_scopes
+from onnxopt.graph.model import Model, Names, inner_scopes, values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import Excused, check_structure
 from onnxopt.graph.value import Shape, Value
@@ -44,13 +44,9 @@ def boundary(nodes: Sequence[Node]) -> Boundary:
 
 
 def reads(node: Node) -> Iterable[Value]:
-    """Yield the values read by a node: its inputs, then outer values read or output by its bodies."""
-    yield from node.operands
-    for body in node.bodies.values():
-        inner = {body: None} | {b: None for n in body.walk() for b in n.bodies.values()}
-        for n in body.walk():
-            yield from (v for v in n.operands if v.graph not in inner)
-        yield from (v for b in inner for v in b.outputs if v.graph not in inner)
+    """Return the values read by a node: its inputs, then outer values read or output by its bodies."""
+    inside = {scope for body in node.bodies.values() for scope in inner_scopes(body)}
+    return (v for v in values_read(node) if v.graph not in inside)
 
 
 def is_stored(value: Value) -> bool:
