@@ -189,7 +189,7 @@ class Loaded(Original):
         plan = self.planned
         with contextlib.suppress(*UNSEEN):  # reported when asked
             side = self.side(0)
-            _ = side.limits if plan.symbols else None
+            _ = side.sizes if plan.symbols else None
             _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
             if plan.hides or plan.decides or plan.muted:
                 from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look

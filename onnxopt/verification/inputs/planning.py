@@ -146,13 +146,13 @@ def _add_operators(plan: Plan, graph: GraphProto, functions: Sequence[FunctionPr
 
 
 def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
-    found = Sizes(graph, {i.name: i.shape for i in plan.inputs}, functions)
+    found = Sizes(graph, functions, {i.name: i.shape for i in plan.inputs})
     plan.addends, plan.demanded, plan.traced = sums(graph), found.required, found.traced
     plan.baked, plan.stride = found.baked, found.stride
     if windows:
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
         shapes = {i.name: i.shape for i in plan.inputs if not i.why}
-        *plan.windows, plan.ragged = windowed(graph, shapes, named, functions)
+        *plan.windows, plan.ragged = windowed(found.paths, shapes, named)
 
 
 def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:

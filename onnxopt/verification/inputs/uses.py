@@ -18,7 +18,6 @@ from onnxopt.proto.element_types import TYPES
 from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of, required
-from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import (
     AFFINE,
     AXIS,
@@ -345,10 +344,6 @@ class Uses(Forward[_Trace]):
             order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [*range(len(dims))][::-1])
             if sorted(order) == list(range(len(dims))):
                 self._shapes[node.output[0]] = [dims[k] for k in order]
-
-    def numbers(self, name: str) -> list[float]:
-        """Return the distinct numbers of a small constant, else []."""
-        return numbers_of(self.constants[name]) if name in self.constants else []
 
 
 def _handed_on(kind: str, data: Sequence[_Trace]) -> _Roots:

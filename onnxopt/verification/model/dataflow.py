@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
-from onnxopt.verification.model.nodes import bodies_of, domain_of, held, int_of, ordered
+from onnxopt.verification.model.nodes import bodies_of, domain_of, held, int_of, integers, numbers, ordered
 from onnxopt.verification.model.operators import having
 
 Fact = TypeVar("Fact", bound=Hashable)
@@ -50,6 +50,14 @@ class Forward(Generic[Fact]):
     def of(self, name: str) -> Fact | None:
         """Return the fact of a value, None for unknown."""
         return self.facts.get(name)
+
+    def integers(self, name: str) -> list[int]:
+        """Return the elements of a short constant of integers, else []."""
+        return integers(self.constants[name]) if name in self.constants else []
+
+    def numbers(self, name: str) -> list[float]:
+        """Return the distinct numbers of a small constant, else []."""
+        return numbers(self.constants[name]) if name in self.constants else []
 
     def _set(self, names: Iterable[str], facts: Iterable[Fact | None]) -> None:
         for name, fact in zip(names, facts):
