@@ -223,18 +223,13 @@ def sizes(
     tried: list[dict[str, int]] = []
     most = _FIRST if base is None else _room(plan, base)
     alone = dict.fromkeys(plan.batch, 1) if is_heavy and recipe == OWN[1] else {}
-    for way in _ways(plan, recipe, base):
-        choice = type(way)(way | alone)
-        if choice not in tried and (not choice or plan.elements(choice) <= most):
-            tried.append(choice)
-            yield choice
-
-
-def _ways(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
-    """Yield sizes, each with many rows first if few may hide a difference."""
+    # Few rows may hide a difference.
     rows = _rows(plan, recipe) if base is not None and not recipe.tame else {}
     for known in _sizes(plan, recipe, base):
-        yield from [Trial(known | rows), known] if rows else [known]
+        for choice in (*([Trial(known | rows | alone)] if rows else ()), type(known)(known | alone)):
+            if choice not in tried and (not choice or plan.elements(choice) <= most):
+                tried.append(choice)
+                yield choice
 
 
 def _room(plan: Plan, base: dict[str, int]) -> int:
