@@ -59,9 +59,7 @@ def _need(fact: T | None) -> T:
 class Call:
     """A node with the facts about operands, and constant integers."""
 
-    def __init__(
-        self, node: NodeProto, known: Sequence[Known], integers: Callable[[str], Sequence[int]]
-    ) -> None:
+    def __init__(self, node: NodeProto, known: Sequence[Known], integers: Callable[[str], Sequence[int]]) -> None:
         self.node, self.known, self._integers = node, known, integers
         self.shapes = [k.shape for k in known]
         self.elements = [_elements(k) for k in known]
