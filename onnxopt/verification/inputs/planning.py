@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_CODE, TYPES
@@ -32,35 +32,25 @@ from onnxopt.worker import spare
 # -- memory and work --------------------------------------------------------------------------------------
 
 _ROOM: Final = 1 << 28  # bytes of memory for inference
+_PRODUCTS: Final = having("product")
 
 
 def least(path: str, feeds: dict[str, Any]) -> int:
     """Return a lower bound of the bytes of values alive at once in the main graph; 0 if unknown."""
     graph = _inferred(path, feeds)
-    sizes = _known_bytes(graph)
+    sizes: Counter[str] = Counter()  # of values computed in the main graph, if the shape is known
+    for info in (*graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
+            sizes[info.name] = tensor_bytes(tensor.elem_type, (d.dim_value for d in tensor.shape.dim))
     last = {name: i for i, node in enumerate(graph.node) for name in node.input}
     last |= {o.name: len(graph.node) for o in graph.output}
-    return _most_alive(graph, sizes, last)
-
-
-def _most_alive(graph: GraphProto, sizes: Mapping[str, int], last: Mapping[str, int]) -> int:
-    """Return the most bytes of values alive at once. last: {value: its last reader}."""
     live = most = 0
     for i, node in enumerate(graph.node):
         live += sum(sizes[name] for name in node.output)
         most = max(most, live)
         live -= sum(sizes[name] for name in {*node.input, *node.output} if last.get(name, i) == i)
     return most
-
-
-def _known_bytes(graph: GraphProto) -> Counter[str]:
-    """Return {value computed in the main graph: its bytes}, if its shape is known."""
-    sizes: Counter[str] = Counter()
-    for info in (*graph.value_info, *graph.output):
-        tensor = info.type.tensor_type
-        if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
-            sizes[info.name] = tensor_bytes(tensor.elem_type, (d.dim_value for d in tensor.shape.dim))
-    return sizes
 
 
 def products(path: str, feeds: dict[str, Any]) -> int:
@@ -72,18 +62,14 @@ def products(path: str, feeds: dict[str, Any]) -> int:
     infos = (*graph.input, *graph.value_info, *graph.output)
     shapes = {i.name: [dim.dim_value for dim in i.type.tensor_type.shape.dim] for i in infos}
     shapes |= {t.name: list(t.dims) for t in graph.initializer}
-    return sum(_products_of(node, shapes) for node in graph.node if node.op_type in _PRODUCTS and not node.domain)
-
-
-def _products_of(node: NodeProto, shapes: dict[str, list[int]]) -> int:
-    operand, weight, result = (shapes.get(name, []) for name in (*node.input[:2], node.output[0]))
-    if node.op_type == "ConvTranspose":
-        return math.prod(operand) * math.prod(weight[1:]) if operand else 0
-    terms = math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1] if operand else 0
-    return math.prod(result) * terms if result and weight else 0
-
-
-_PRODUCTS: Final = having("product")
+    total = 0
+    for node in (n for n in graph.node if n.op_type in _PRODUCTS and not n.domain):
+        operand, weight, result = (shapes.get(name, []) for name in (*node.input[:2], node.output[0]))
+        if node.op_type == "ConvTranspose":
+            total += math.prod(operand) * math.prod(weight[1:]) if operand else 0
+        elif result and weight and operand:
+            total += math.prod(result) * (math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1])
+    return total
 
 
 def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
@@ -111,38 +97,24 @@ _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None, uses: Uses | None = None) -> Plan:
     """Return the plan of the original. array: reads initializers with data outside `proto`; uses: if known."""
     uses = uses or Uses(proto.graph, proto.functions)
-    graph = uses.graph
-    ops = operators_of(graph, proto.functions)
-    plan = Plan(names=[i.name for i in graph.input])
-    _add_inputs(plan, proto, uses, array)
+    graph, functions, given = uses.graph, proto.functions, overridable(proto)
+    ops = operators_of(graph, functions)
+    plan = Plan([_spec(i.name, i.type, uses.found) for i in required(graph)], [i.name for i in graph.input])
+    listed = (t for t in graph.initializer if t.name in given and t.data_location == t.DEFAULT)
+    plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed}
     plan.random = is_random_model(proto)
     plan.stateful = any(int_of(n, "training_mode") for n in graph.node if n.op_type == "BatchNormalization")
-    _add_operators(plan, graph, proto.functions, ops)
-    if plan.symbols:
-        _add_sizes(plan, graph, proto.functions, windows=not WINDOWS.isdisjoint(ops))
-    plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
-    plan.nodes = len(graph.node)
-    plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
-    if not ops.isdisjoint(("If", "Loop")):
-        plan.hides = Changing(graph, proto.functions).hides
-    return plan
-
-
-def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[TensorProto], Any] | None) -> None:
-    graph = uses.graph
-    plan.inputs = [_spec(i.name, i.type, uses.found) for i in required(graph)]
-    given, initializers = overridable(proto), {t.name: t for t in graph.initializer}
-    listed = (initializers[i.name] for i in graph.input if i.name in initializers and i.name in given)
-    plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
-
-
-def _add_operators(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], ops: frozenset[str]) -> None:
-    """Set the properties that follow from operators which decide, mute or cut off values."""
-    if not ops.isdisjoint(MAY_DECIDE):
-        plan.decides = Deciding(graph, functions).found
+    plan.decides = not ops.isdisjoint(MAY_DECIDE) and Deciding(graph, functions).found
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
+    if plan.symbols:
+        _add_sizes(plan, graph, functions, windows=not WINDOWS.isdisjoint(ops))
+    plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
+    plan.nodes = len(graph.node)
+    plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
+    plan.hides = not ops.isdisjoint(("If", "Loop")) and Changing(graph, functions).hides
+    return plan
 
 
 def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
