@@ -290,15 +290,10 @@ def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int)
         yield base | dict.fromkeys(involved, limit)
     if _is_light(plan, limit):
         yield dict.fromkeys(plan.symbols, limit)
-    yield from _among_others(plan, limit)
+    if not plan.windows or plan.bytes * limit**2 <= _WORK:  # images of the limit in both dims
+        yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
     if base is not None and plan.batch:
         yield base | dict.fromkeys(plan.batch, limit)
-
-
-def _among_others(plan: Plan, limit: int) -> Iterator[dict[str, int]]:
-    """Yield sizes with the limit in any dim, unless images of the limit in both dims are too much work."""
-    if not plan.windows or plan.bytes * limit**2 <= _WORK:
-        yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
 
 
 def _others(plan: Plan, recipe: Recipe, base: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -316,8 +311,8 @@ def _later(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
     """Return the choices after the accepted sizes that differ in all dims except batches and required sizes."""
     later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # earlier choices failed
     most = _LARGER * max(base.values(), default=1)  # far larger inputs take long to fail
-    fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in plan.free))
-    return (c for c in fitting if c != base)
+    fitting = (c for c in later if c != base and max(c.values(), default=1) <= most)
+    return (c for c in fitting if all(c[s] != base[s] for s in plan.free))
 
 
 def _usual(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:

@@ -55,7 +55,9 @@ class InputSpec:
     @property
     def asks(self) -> bool:
         """Whether wide values prove more than small values."""
-        if not self.use.asks or self._is_settled:
+        # A token id gets the breakpoints among its comparands in any case.
+        is_met = self._is_token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
+        if not self.use.asks or self.is_mask or self.kind in ("bool", "") or is_met:
             return False
         if self.kind in _WIDE_INTEGERS or self.use.words or self.use.whole:
             return True
@@ -72,11 +74,6 @@ class InputSpec:
         return self.kind in _FLOAT_NAMES and self.use.levelled and not self.is_mask
 
     @property
-    def _is_settled(self) -> bool:
-        """Whether small values are all that the input has to take."""
-        return self.is_mask or self.kind in ("bool", "") or self._is_met
-
-    @property
     def _is_size(self) -> bool:
         return self.use.role == SIZE and self.kind in _WIDE_INTEGERS
 
@@ -91,7 +88,8 @@ class InputSpec:
         new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
         edges = *self.use.edges, *(e for e in new if not self._is_size or 0 < e <= LARGE_SIZE)
         levelled, exact = self.use.levelled | other.levelled, self.use.exact | other.exact
-        return replace(self, use=replace(self.use, edges=edges, levelled=levelled, exact=exact))
+        use = self.use if self._is_size else replace(self.use, levelled=levelled, exact=exact)
+        return replace(self, use=replace(use, edges=edges))
 
     @property
     def _takes_others(self) -> bool:
@@ -102,11 +100,6 @@ class InputSpec:
     def _is_token(self) -> bool:
         """Whether the input indexes an axis of known size."""
         return self.use.role == INDEX and self.bound is not None
-
-    @property
-    def _is_met(self) -> bool:
-        """Whether the input is a token id with every breakpoint fed in any case."""
-        return self._is_token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
 
     @property
     def is_mask(self) -> bool:
@@ -236,10 +229,6 @@ class Plan:
     def gives_all(self, given: Collection[str]) -> bool:
         """Return whether values are given for all inputs."""
         return bool(self.inputs) and not self.left(given)
-
-    def input(self, name: str) -> InputSpec | None:
-        """Return the input of a name, else None."""
-        return next((i for i in self.inputs if i.name == name), None)
 
     def left(self, given: Collection[str]) -> list[InputSpec]:
         """Return the inputs without given values."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import TYPES
 from onnxopt.proto.messages import tensor_type
@@ -134,19 +134,15 @@ class Uses(Forward[_Trace]):
         self.tables: dict[str, list[tuple[TensorProto, int]]] = {}  # {input: [(indexed constant, row minus input)]}
         self._shapes = {i.name: [*(tensor_type(i.type)[1] or ())] for i in graph.input}
         for i in required(graph):
-            self._begin(i)
+            kind = i.type.tensor_type.elem_type
+            if kind in _READABLE:
+                inputs = frozenset[str]() if kind in _FLOAT_CODES or kind == _STRING else frozenset((i.name,))
+                self.facts[i.name] = _Trace(((i.name, 1.0, 0.0, True),), inputs)
+                self.found[i.name]
         self._sized: set[str] = set()  # inputs cast to integers that are used beyond arithmetic
         self.walk(graph)
         for name in self._sized:
             self.found[name].whole = ()
-
-    def _begin(self, given: ValueInfoProto) -> None:
-        """Follow an input, if its elements can be read."""
-        name, kind = given.name, given.type.tensor_type.elem_type if given.type.HasField("tensor_type") else 0
-        if kind in _READABLE:
-            inputs = frozenset((name,)) if kind not in _FLOAT_CODES and kind != _STRING else frozenset[str]()
-            self.facts[name] = _Trace(((name, 1.0, 0.0, True),), inputs)
-            self.found[name]
 
     # -- transfer of facts --------------------------------------------------------------------------------
 
@@ -210,14 +206,10 @@ class Uses(Forward[_Trace]):
             for name in trace.inputs:
                 self.found[name].floats = True
         elif trace.floating or not (trace.inputs or trace.cast):
-            self._narrow(trace, _ENDS.get(to, ()))
+            for name, a, b, _ in trace.roots:
+                self._add(name, "whole", ((end - b) / a for end in _ENDS.get(to, ()) if abs(a) > _TINY))
             trace = trace._replace(cast=trace.cast.union(name for name, *_ in trace.roots))
         return trace._replace(floating=to in _FLOAT_CODES)
-
-    def _narrow(self, trace: _Trace, ends: Sequence[float]) -> None:
-        for name, a, b, _ in trace.roots:
-            if abs(a) > _TINY:
-                self._add(name, "whole", ((end - b) / a for end in ends))
 
     def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> _Roots:
         kind, found = node.op_type, list[tuple[str, float, float, bool]]()
@@ -256,8 +248,12 @@ class Uses(Forward[_Trace]):
             met = keys(node) if node.domain == _ML else list(breakpoints(node, k, self.numbers))
             for name, a, b, _ in trace.roots:
                 self._add(name, "words", texts)
+                use = self.found[name]
                 for number in met if abs(a) > _TINY else ():
-                    self._meet(self.found[name], (number - b) / a, kind)
+                    if len(use.edges) < _MAX_EDGES:
+                        self._add(name, "edges", [(number - b) / a])
+                        use.jumps |= kind not in CUTTING
+                        use.levelled |= kind in LEVELLING
             if met and kind in COMPARING:
                 self._compare(node, k, trace)
 
@@ -267,12 +263,6 @@ class Uses(Forward[_Trace]):
             return []
         held = (self.constants[name] for name in node.input if name in self.constants)
         return words(node, (s for tensor in held for s in tensor.string_data))
-
-    def _meet(self, use: Use, edge: float, kind: str) -> None:
-        if len(use.edges) < _MAX_EDGES:
-            use.edges = tuple(dict.fromkeys((*use.edges, edge)))
-            use.jumps |= kind not in CUTTING
-            use.levelled |= kind in LEVELLING
 
     def _compare(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Record that breakpoints belong to a side, and integers on both sides of a single constant."""
@@ -293,25 +283,18 @@ class Uses(Forward[_Trace]):
         at = AXIS.get((node.op_type, k))
         if at is None:
             return
-        axis = int_of(node, at[1], at[0])
-        rows = self._rows(node, k, axis)
+        axis, shape = int_of(node, at[1], at[0]), self._shape(node.input[0])
+        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
+        if rows and isinstance(rows, int) and operator(node.op_type).role(k) == LENGTH:
+            rows += 1
         if node.op_type == "Gather" and axis == 0 and node.input[0] in self.constants:
             for name, term in trace.origins:
                 self.tables.setdefault(name, []).append((self.constants[node.input[0]], int(term)))
-        self._index_rows(trace, rows)
-
-    def _index_rows(self, trace: _Trace, rows: int | str | None) -> None:
-        for name, a, b, _ in trace.roots:
-            if (a, b) == (1.0, 0.0) and rows:
+        for name, a, b, _ in trace.roots if rows else ():
+            if (a, b) == (1.0, 0.0):
                 self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
                 self._add(name, "rows", [rows - int(b)])
-
-    def _rows(self, node: NodeProto, k: int, axis: int) -> int | str | None:
-        """Return the size of the axis that operand `k` indexes, 1 more for a length; 0 or None if unknown."""
-        shape = self._shape(node.input[0])
-        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
-        return rows + (operator(node.op_type).role(k) == LENGTH) if isinstance(rows, int) and rows else rows
 
     def _add(self, name: str, field: str, more: Iterable[Any]) -> None:
         """Extend a field of a use, without repetition."""
