@@ -90,9 +90,7 @@ def test_an_end_of_fixed_dims_needs_no_larger_size(fixed: str) -> None:
         <int64[1] first = {0}, int64[1] axis = {1}, int64[1] two = {2}, int64[1] some = {20}, int64[1] few = {9},
         int64[2] many = {2, 32}> {
         s = Shape (x) one = Constant <value_float = 1.0> () n1 = Slice (s, first, axis) BODY }"""
-    a, b = (
-        Sizes(parser.parse_model(head.replace("BODY", fixed.replace("END", end))).graph) for end in ("some", "few")
-    )
+    a, b = (Sizes(parser.parse_model(head.replace("BODY", fixed.replace("END", end))).graph) for end in ("some", "few"))
     assert other_sizes(a, b) == {}
 
 
