@@ -56,15 +56,10 @@ def beyond(
     free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
     floats = _far(free, points, factors, Draws(cone.walk.replay.seed, cone.original)) if free else ()
     every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
-    every += _flipped(cone, known) if flip else []
+    booleans = {n: np.asarray(~v) for n, v in known.items() if flip and element_kind(v) == "b"}
+    every += [booleans] if booleans and booleans.keys() <= cone.both else []
     takes_turns = any(cone.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in cone.nodes)
     yield from every[:: -(-len(every) // MAX_TURNING)] if every and takes_turns else every
-
-
-def _flipped(cone: Cone, known: Known) -> list[Known]:
-    """Return a sample with the booleans negated, if both programs read all."""
-    booleans = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
-    return [booleans] if booleans and booleans.keys() <= cone.both else []
 
 
 def _far(known: Known, points: Sequence[float], factors: Sequence[float], rng: Draws) -> Iterator[Known]:
@@ -74,16 +69,11 @@ def _far(known: Known, points: Sequence[float], factors: Sequence[float], rng: D
             yield {n: np.asarray(v * v.dtype.type(signed[n])) for n, v in known.items()}
         for bound, sign in zip((*points[-1:], *points[:1]), (1, -1)):
             yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
-        yield from _like_epsilons(known, points)
+        for epsilon in (p for p in points if 0 < p < EPSILON):  # negligible beside larger numbers
+            yield {n: np.full_like(v, epsilon) for n, v in known.items()}
+            yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}  # the variance
         for point in points:
             yield {n: _mixed(v, points, point, rng) for n, v in known.items()}
-
-
-def _like_epsilons(known: Known, points: Sequence[float]) -> Iterator[Known]:
-    """Yield numbers equal to an epsilon, and with a variance of an epsilon: negligible beside larger numbers."""
-    for epsilon in (p for p in points if 0 < p < EPSILON):
-        yield {n: np.full_like(v, epsilon) for n, v in known.items()}
-        yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}
 
 
 def _mixed(value: Any, points: Sequence[float], point: float, rng: Draws) -> Any:
@@ -103,18 +93,14 @@ def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[flo
     free: names of arbitrary integers.
     """
     integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
-    for name, other in itertools.islice(_compared(integers, free, points), _MAX_EQUAL):
+    some = [n for n in integers if n in free]
+    entries = ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
+    compared = dict.fromkeys((*entries, *((x, int(p)) for x in some for p in points if p == int(p))))
+    for name, other in itertools.islice(compared, _MAX_EQUAL):
         value, limits = known[name], cone.range(name)
         for number in (other + step for step in _NEXT):
             if _may_be(value, number) and limits.takes(number, number):
                 yield {name: np.full_like(value, number)}
-
-
-def _compared(integers: Known, free: Collection[str], points: Sequence[float]) -> dict[tuple[str, int], None]:
-    """Return the pairs of a free entry, and the first number of a different entry or a whole breakpoint, in order."""
-    some = [n for n in integers if n in free]
-    entries = ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
-    return dict.fromkeys((*entries, *((x, int(p)) for x in some for p in points if p == int(p))))
 
 
 def filled(cone: Cone, known: Known, factor: float) -> Iterator[Known]:
