@@ -35,27 +35,17 @@ def is_single(program: Program) -> bool:
     """Return whether all floats computed in a main graph are float32, so types need not be observed."""
     if any(not domain_of(f.domain) for f in program.skeleton.proto.functions):  # may be called like standard operators
         return False
-    if _takes_others(program):
+    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
+    if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
         return False
-    others = _stored_others(program)
+    others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
+    others |= {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
     for node, reads in zip(program.nodes, program.reads):
         if _makes_others(node) or (node.op_type != "Cast" and not others.isdisjoint(reads)):
             others.update(node.output)
             if not program.fixed.issuperset(filter(None, node.output)):
                 return False
     return True
-
-
-def _takes_others(program: Program) -> bool:
-    """Return whether inputs may be floats except float32, or no tensors."""
-    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
-    return any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds)
-
-
-def _stored_others(program: Program) -> set[str]:
-    """Return the constants that are floats except float32."""
-    others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
-    return others | {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
 
 
 def _makes_others(node: NodeProto) -> bool:

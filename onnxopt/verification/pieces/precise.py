@@ -19,9 +19,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.operators import WINDOWS, having
@@ -166,15 +168,9 @@ class _Part:
         """Return the first wanted value in a case, by a piece in float64."""
         return self.run(opened, _widened(case, self.dtype))
 
-    @property
-    def sums(self) -> bool:
-        """Whether the piece contains a sum."""
-        return any(is_sum(self.runner.program.nodes[i]) for i in self.nodes)
-
-    @property
-    def narrows(self) -> bool:
-        """Whether the piece rounds to a narrower type."""
-        return any(narrows(self.runner.program.nodes[i], self.dtype) for i in self.nodes)
+    def having(self, is_one: Callable[[NodeProto], bool]) -> bool:
+        """Return whether a node satisfies `is_one`."""
+        return any(is_one(self.runner.program.nodes[i]) for i in self.nodes)
 
     def _learn(self, array: Any) -> Any:
         self.constants[_digest(array)] = is_exact(array)
@@ -221,9 +217,8 @@ class _Question:
         self._hidden = masked(x) if found.beside == found.largest and np.isfinite(x).all() else None
         x, y, exact_x, exact_y = map(self._left, (x, y, exact_x, exact_y))
         off = apart(x, exact_x)
-        if off.note:
-            return False
-        if off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * self._largest_operand(case)):
+        operands = (float(np.abs(v).max(initial=0)) for v in self.a.cases[case].values() if is_float(v))
+        if off.note or off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * max(operands, default=0.0)):
             return False
         if not self._channels_agree(case, x, y, exact_x, exact_y):
             return False
@@ -239,15 +234,10 @@ class _Question:
         own = apart(exact_y, y)
         if own.within(self.share) or own.explained(off) or own.explained(near := self._near(case, off)):
             return True
-        if own.relative > _LOST or not self.b.sums:
+        if own.relative > _LOST or not self.b.having(is_sum):
             return False
         own = apart(exact_y, self.b.run(self.b.summed(), self.b.cases[case]))
         return own.within(self.share) or own.explained(near)
-
-    def _largest_operand(self, case: int) -> float:
-        """Return the largest magnitude of A's floats in a case."""
-        floats = (v for v in self.a.cases[case].values() if is_float(v))
-        return max((float(np.abs(v).max(initial=0)) for v in floats), default=0.0)
 
     def _channels_agree(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
         """Return whether small rows and channels agree.
@@ -287,7 +277,8 @@ class _Question:
         Empty if B, unlike A, rounds to narrower floats, where a last bit is a step.
         """
         found: list[Any] = []
-        if self.b.narrows and not self.a.narrows:
+        is_narrow = partial(narrows, dtype=self.a.dtype)
+        if self.b.having(is_narrow) and not self.a.having(is_narrow):
             return found
         known, merged = self.a.constants, self._is_merged_exactly
         for k in range(_SAMPLES):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -264,20 +264,13 @@ class Replay:
 
     def _difference(self, value: str, mine: Any, theirs: Any, share: float) -> Difference:
         found = difference(mine, theirs, coarse=is_coarse(self.kind(value)))
-        if found.note and are_as_empty(mine, theirs, self._makers(value)):
+        makers = (self.original.runner.program, self.pairs.of.get(value, value)), (self.program, value)
+        if found.note and are_as_empty(mine, theirs, makers):
             return Difference()
-        if found.note or not found.largest or not self._may_shake(value):
+        # Noise perturbs the type's own last bits, and bfloat16 is carried in float32.
+        if found.note or not found.largest or not (self.dtype or "bfloat16" not in self.kind(value)):
             return found
         return found._replace(uneven=True) if Channels(mine, theirs, share, fine=self.fine).any else found
-
-    def _makers(self, value: str) -> Iterator[tuple[Program, str]]:
-        """Yield (program, name) of a value in A and B."""
-        yield self.original.runner.program, self.pairs.of.get(value, value)
-        yield self.program, value
-
-    def _may_shake(self, value: str) -> bool:
-        """Return whether noise perturbs the type's own last bits. bfloat16 is carried in float32."""
-        return bool(self.dtype) or "bfloat16" not in self.kind(value)
 
 
 def _results(

@@ -29,6 +29,7 @@ from onnxopt.verification.records import Pieces
 from onnxopt.verification.rounding import NOISE, Difference, unexplained, worst
 from onnxopt.verification.run import Failed
 
+_OPEN: Final = 30_000  # pending values, before a fault is reported
 _PIECE: Final = 2000  # nodes of a piece, counted at most
 _MOVED: Final = 1e-2  # a compensated difference leaves at most this share of it
 _MERE: Final = 1.0  # times the noise allowed for a compensated difference
@@ -239,15 +240,16 @@ class Walk:
         """Return the pending values that block a decision: outputs, and entries of values that agree otherwise.
 
         A piece that only moves numbers agrees for any entries, and is judged by its readers. Before the last segment
-        only losses are returned, as later values may compensate.
+        only losses are returned, as later values may compensate, unless many values have accumulated.
         """
         lost = self._losing()
-        if lost or not last:
+        if lost or not (last or len(self.pending) >= _OPEN):
             return lost
-        outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs]
+        outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs] if last else []
         found = self._read_by_agreeing(outputs)
-        made = found.intersection(self.b.made(self.b.cone([v for v in outputs if v not in self.cuts], self.fed)))
-        return [v for v in self.pending if v in made]
+        if last:
+            found.intersection_update(self.b.made(self.b.cone([v for v in outputs if v not in self.cuts], self.fed)))
+        return [v for v in self.pending if v in found]
 
     def _losing(self) -> list[str]:
         """Return the pending values with an overflow, or lost digits, which nothing compensates."""
