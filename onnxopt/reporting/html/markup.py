@@ -70,6 +70,16 @@ def table(heads: Iterable[str], rows: Iterable[Markup], numeric: Collection[str]
     return tag("div", tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows)), class_=style)
 
 
+def row(head: object, *cells: Markup | None, style: str | None = None, **of_head: object) -> Markup:
+    """Returns a row of a table, named by its first cell."""
+    return tag("tr", tag("th", head, scope="row", **of_head), *cells, class_=style)
+
+
+def num(*figure: object) -> Markup:
+    """Returns a cell with a number."""
+    return tag("td", *figure, class_="num")
+
+
 def link(text: str, spot: tuple[int, int] | None) -> Markup:
     """Returns a link to a node of a graph, or the text alone for a node in neither graph."""
     if spot is None:
