@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from onnxopt.api.arguments import model_file, refuse
-from onnxopt.api.settings import Settings, make_options
+from onnxopt.api.settings import SETTINGS, make_options
 from onnxopt.errors import UsageError, WriteError
 from onnxopt.io import Staged, blaming, refuse_overwriting_input
 
@@ -42,7 +42,7 @@ def report(
     custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
     times: bool = True,
     progress: Callable[[str], None] = lambda name: None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Page:
     """Returns an HTML page about the changes from a model to the optimized `result`, or about the model alone; the page
     is written to `output`.
@@ -51,7 +51,7 @@ def report(
     optimization: give the `settings` of the first. `verify`: compare both models, with these `custom_op_libraries`.
     `times`: show measured times. Raises UsageError, ModelError, WriteError, and TypeError for an unknown keyword.
     """
-    refuse("report", settings, Settings.__annotations__)
+    refuse("report", settings, SETTINGS)
     if result is None:
         libraries = ["custom_op_libraries"] * bool(custom_op_libraries)
         if given := ["record"] * (record is not None) + libraries + [*settings]:
