@@ -245,33 +245,19 @@ def _run_single(single: Single, source: str, destination: str) -> int:
 
 def _refuse_contradictions(asked: dict[str, Any]) -> None:
     page, unverified, suffix = asked["report_file"], asked["no_verify"], asked["backup"]
-    without_reproducer = asked["reproducer"] is None and options.is_given("zero_weights")
-    tolerances = any(asked[name] is not None for name in ("rtol", "atol"))
+    is_page = page is not None and page.suffix.lower() in (".html", ".htm")
+    given = asked["inputs"] or asked["verify_dims"] or asked["rtol"] is not None or asked["atol"] is not None
+    unused = asked["zero_weights"] and asked["reproducer"] is None and options.is_given("zero_weights")
     one = "leave one of them out"
+    nothing_runs = f"nothing is run then: {one}"
     for contradiction, message, hint in (
-        (
-            page is not None and page.suffix.lower() in (".html", ".htm"),
-            f"--report writes JSON, no page as {page} is called",
-            f"onnxopt report IN OUT -o {page}",
-        ),
-        (
-            unverified and (asked["inputs"] or asked["verify_dims"] or tolerances),
-            "--no-verify contradicts --input, --verify-dim, --rtol and --atol",
-            one,
-        ),
-        (
-            unverified and asked["custom_op_libraries"],
-            "--no-verify contradicts --custom-op-library",
-            "nothing is run then: leave one of them out",
-        ),
+        (is_page, f"--report writes JSON, no page as {page} is called", f"onnxopt report IN OUT -o {page}"),
+        (unverified and given, "--no-verify contradicts --input, --verify-dim, --rtol and --atol", one),
+        (unverified and asked["custom_op_libraries"], "--no-verify contradicts --custom-op-library", nothing_runs),
         (unverified and asked["strict"], "--strict contradicts --no-verify", one),
         (asked["strict"] and asked["allow_unverified"], "--strict contradicts --allow-unverified", one),
         (suffix and not asked["in_place"], "--backup is for --in-place", "without it the original stays where it is"),
-        (
-            asked["zero_weights"] and without_reproducer,
-            "--zero-weights is for --reproducer",
-            "--reproducer DIR keeps what repeats a failure",
-        ),
+        (unused, "--zero-weights is for --reproducer", "--reproducer DIR keeps what repeats a failure"),
         (os.path.basename(suffix) != suffix, f"--backup {suffix!r} is not a suffix", "for example --backup .orig"),
     ):
         if contradiction:
