@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from onnxopt.analysis.submodel import submodel
-from onnxopt.bisection.trials import Outcome, Trials, explain, goes_wrong, made, narrowings, suspected
+from onnxopt.bisection.trials import Run, Trials, explain, goes_wrong, made, narrowings, suspected
 from onnxopt.errors import OnnxOptError, UsageError
 from onnxopt.graph.node import Node
 from onnxopt.io import from_proto, save
@@ -193,10 +193,10 @@ def bisect(
         trials.start()
         journal = Journal()
         whole = trials.run(watch=[journal])
-        verdict = trials.known[None, whole.rewrites] = trials.verdict(outcome=whole)
+        verdict = trials.known[None, whole.rewrites] = trials.verdict(done=whole)
         if not verdict.is_refused:
             raise UsageError(f"{source}: the result does not differ from the original", "there is nothing to find")
-        spent = f"{counted(whole.runs, 'run')} of passes and {counted(whole.rewrites, 'rewrite')}"
+        spent = f"{counted(len(whole.texts), 'run')} of passes and {counted(whole.rewrites, 'rewrite')}"
         tell(f"the result {verdict.fault} after {spent}: {verdict.message}")
         runs: int | None = None
         rewrite = _at_places(trials, verdict.places, journal.entries, tell)
@@ -238,17 +238,17 @@ def _at_places(trials: Trials, places: Sequence[Place], entries: Sequence[Entry]
     return None
 
 
-def _among_all(trials: Trials, whole: Outcome, tell: Tell) -> tuple[int, int | None]:
+def _among_all(trials: Trials, whole: Run, tell: Tell) -> tuple[int, int | None]:
     """Return (first run of a pass with a wrong result, its first rewrite with a wrong result or None)."""
 
     def wrong(runs: int, rewrites: int | None = None) -> bool:
         return trials.verdict(runs, rewrites).is_refused
 
-    runs = _first(range(1, whole.runs + 1), wrong, tell, "run")
+    runs = _first(range(1, len(whole.texts) + 1), wrong, tell, "run")
     if runs == 1 and wrong(0):
         raise UsageError(f"{trials.source}: it differs before the first pass", "no pass is guilty")
     tell(f"the guilty pass is run {runs}: {whole.texts[runs - 1]}")
-    before, after = whole.taken[runs - 1], whole.taken[runs] if runs < whole.runs else whole.rewrites
+    before, after = whole.taken[runs - 1], whole.taken[runs] if runs < len(whole.texts) else whole.rewrites
     if before == after:
         return runs, None  # a pass without fuel: no finer search
     return runs, _first(range(before + 1, after + 1), lambda n: wrong(runs, n), tell, "rewrite")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from onnxopt.cli import options
-from onnxopt.cli.files import blaming_files, json_text
+from onnxopt.cli.files import json_text
 from onnxopt.cli.say import say, say_all
 from onnxopt.cli.values import Number, input_option
 from onnxopt.errors import UsageError
@@ -66,13 +66,14 @@ def bench(
     """
     from onnxopt.comparison.latency import BenchOptions
     from onnxopt.comparison.latency import bench as measure
+    from onnxopt.io import blaming
     from onnxopt.reporting import latency
     from onnxopt.reporting.progress import Progress
 
     if runs is not None and seconds is not None:
         raise UsageError("--runs contradicts --seconds", "leave one of them out")
     settings = BenchOptions(runs, 5.0 if seconds is None else seconds, limit=memory, operators=True, **given)
-    with Progress() as progress, blaming_files(a, *([b] if b else [])):
+    with Progress() as progress, blaming(a), blaming(b or a):
         progress.phase("loading")
         found = measure([a] if b is None else [a, b], settings, progress.phase).to_dict()
     if form == "json":

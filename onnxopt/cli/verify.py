@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from onnxopt.cli import options
-from onnxopt.cli.files import blaming_files, json_text
+from onnxopt.cli.files import json_text
 from onnxopt.cli.say import say, say_all
 from onnxopt.cli.values import known_cases, names_option
 from onnxopt.errors import UsageError, nearest_file
@@ -78,6 +78,7 @@ def verify(
 
     A crash or hang of onnxruntime in A or B is reported as a result.
     """
+    from onnxopt.io import blaming
     from onnxopt.reporting.progress import Progress
     from onnxopt.verification import INCONCLUSIVE, WITHIN_NOISE, VerifyOptions
     from onnxopt.verification.comparison import compare_files
@@ -89,7 +90,7 @@ def verify(
     verify_options = VerifyOptions(inputs=files, datasets=datasets, **given)
     if given["keep"] and not given["strip_qdq"]:
         raise UsageError("--keep is for --strip-qdq", "without it all quantizers stay")
-    with Progress(enabled=not quiet) as progress, blaming_files(a, b):
+    with Progress(enabled=not quiet) as progress, blaming(a), blaming(b):
         progress.phase("comparing")
         found = compare_files(a, b, verify_options)
     if form == "json":
