@@ -8,22 +8,18 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED
-from onnxopt.verification.case_runner import CaseRunner
-from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
+from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, SINGLE, Recipe, missing
 from onnxopt.verification.job import BATCHES, COMPARE, JUST_LOAD, OPTIMIZED, RELEASE, Answer, Submission
 from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
-from onnxopt.verification.verdict import Proof, conclude, is_unexplained, proof, telling, told_optimized, word, worst_of
+from onnxopt.verification.verdict import Proof, conclude, is_unexplained, proof, told_optimized, word, worst_of
 from onnxopt.worker.serving import Died, Refused
-
-if TYPE_CHECKING:
-    pass
 
 _OF_A_CHANNEL: Final = 16  # elements of a channel; with fewer, last bits may explain the difference
 _REPORT: Final = "please report it, with both models: `ONNXOPT_DEBUG=1 onnxopt verify {} {}` shows where"
@@ -32,23 +28,7 @@ _TIED: Final = "an operator ties the samples of a batch to one another"
 _PLAN: Final = "raise --verify-memory"
 
 
-def _agree_in_batches(verdict: Verification, cases: Sequence[CaseRecord]) -> bool:
-    """Enter the cases of twice the size. Returns whether all agree."""
-    verdict.cases += [replace(case, outputs=case.outputs if case.status == DIFFERENT else []) for case in cases]
-    for case in cases:
-        if case.status == DIFFERENT:
-            _stop(verdict, DIFFERENT, case.note, _TIED)
-            return False
-        verdict.message += f"; the same for each part at {', '.join(f'{n}={d}' for n, d in case.dims.items())}"
-    return True
-
-
-def _first_failed(cases: Sequence[CaseRecord]) -> CaseRecord | None:
-    """Return a case that ended without outputs, a difference first."""
-    return next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
-
-
-class JobRunner(CaseRunner):
+class JobRunner(SecondLook):
     """Verifies results against one original."""
 
     _was_told = False  # the failure of the original was reported
@@ -56,7 +36,9 @@ class JobRunner(CaseRunner):
     def verify(self, submission: Submission) -> Verification:
         """Return the verdict on a result. Raises errors in files and data named by the user."""
         self._submission, self._deaths = submission, submission.deaths
-        self.judge.base = self.judge.base or self._sizes_run()
+        known = submission.known.items()
+        ran = (answer.case.dims for name, answer in known if name in RECIPES or name == OWN[0].name)
+        self.judge.base = self.judge.base or next(ran, None)
         verdict = submission.verdict or Verification(UNVERIFIED, "")
         a, b = self.job.labels
         try:
@@ -74,12 +56,6 @@ class JobRunner(CaseRunner):
         if verdict.status == UNVERIFIED:
             self._refuse_unloaded(verdict)
         return verdict
-
-    def _sizes_run(self) -> dict[str, int] | None:
-        """Return the dims of a case that an earlier worker ran."""
-        known = self._submission.known.items()
-        ran = (answer.case.dims for name, answer in known if name in RECIPES or name == OWN[0].name)
-        return next(ran, None)
 
     def _explain_error(self, verdict: Verification, error: Exception) -> None:
         a, b = self.job.labels
@@ -107,25 +83,31 @@ class JobRunner(CaseRunner):
 
     def _holds_in_batches(self, verdict: Verification) -> bool:
         """Return whether samples are independent at twice the size of each freed dim."""
-        if not (verdict.agrees and self._submission.options.freed):
+        if not (verdict.agrees and self.options.freed):
             return True
-        step = COMPARE + BATCHES
         try:
-            self.begin(step)
+            self.begin(COMPARE + BATCHES)
             cases = self.judge.batches()
         except (Refused, Died) as e:
-            self._refuse_dead(step)
+            self._refuse_dead(COMPARE + BATCHES)
             verdict.status, verdict.reasons = INCONCLUSIVE, [f"another size was not compared: {e}"]
             verdict.message += f"; but {verdict.reasons[0]}"
             return True
-        return _agree_in_batches(verdict, cases)
+        verdict.cases += [c if c.status == DIFFERENT else replace(c, outputs=[]) for c in cases]
+        for case in cases:
+            if case.status == DIFFERENT:
+                _stop(verdict, DIFFERENT, case.note, _TIED)
+                return False
+            verdict.message += f"; the same for each part at {', '.join(f'{n}={d}' for n, d in case.dims.items())}"
+        return True
 
     def _conclude(self, verdict: Verification) -> bool:
         """Compare without onnxruntime's optimizations. Returns False if the verdict is final."""
         if why := self._load():
             _stop(verdict, DIFFERENT, why, UNREGISTERED_HINT if UNREGISTERED in why else "")
             return False
-        cases = telling(self._all_compared())
+        every = self._all_compared()  # a batch of one proves nothing
+        cases = [c for c in every if c.case.name != SINGLE.name or c.case.status == DIFFERENT]
         found = self._proof(cases)
         for recipe in self._others(found, cases) if not self.job.stepwise else ():
             if more := self._further([recipe]) if self.is_steady and not _differ(cases) else []:
@@ -139,10 +121,10 @@ class JobRunner(CaseRunner):
         verdict.cases = [replace(c.case, outputs=[replace(o) for o in c.case.outputs]) for c in cases]
         answers = [c for c in cases if c.ran]
         compared = [c for c in verdict.cases if c.outputs]
-        failed = _first_failed(verdict.cases)
+        dead = [c for c in verdict.cases if not c.outputs]
+        failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in dead if c.status == s), None)
         conclude(verdict, compared)
-        second = SecondLook(self, self._submission.options)
-        is_looked = second.look(verdict, answers, failed, found)
+        is_looked = self.look(verdict, answers, failed, found)
         if failed is None and not is_last and (more := self._for_gaps(verdict)):
             # Further cases do not enter the proof.
             return self._judge(verdict, [*cases, *more], found, is_last=True)
@@ -151,7 +133,7 @@ class JobRunner(CaseRunner):
         elif not compared and not (is_looked and (verdict.agrees or verdict.places)):
             self._refuse(verdict)
         else:
-            self._word(verdict, self._little(verdict, second, found, answers))
+            self._word(verdict, self._little(verdict, found, answers))
             return verdict.status != DIFFERENT
         return False
 
@@ -171,36 +153,31 @@ class JobRunner(CaseRunner):
         _stop(verdict, UNVERIFIED, f"no case could be compared: {notes[0] if notes else 'there is none'}")
         verdict.hint = _PLAN if "(--verify-memory)" in verdict.message else _REAL
 
-    def _little(self, verdict: Verification, second: SecondLook, found: Proof, answers: Sequence[Answer]) -> list[str]:
+    def _little(self, verdict: Verification, found: Proof, answers: Sequence[Answer]) -> list[str]:
         """Return the reasons, in words, why the cases prove little."""
-        weak, none = found if not second.is_alike else Proof({})
+        weak, none = found if not self.is_alike else Proof({})
         pieces = verdict.pieces
         if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
             # Inner values are covered by pieces.
             weak = {name: why for name, why in weak.items() if name in pieces.dead}
         little = [*filter(None, [none]), *weak.values()]
-        if verdict.status == IN_PIECES and is_unexplained(
-            verdict, self.plan, narrow=bool(self._submission.options.dtype)
-        ):
+        if verdict.status == IN_PIECES and is_unexplained(verdict, self.plan, narrow=bool(self.options.dtype)):
             little.append("each piece agrees, but the whole differs by far more than rounding explains")
-        little += dict.fromkeys([*(pieces.unseen if pieces is not None else ()), *second.unshown(verdict, answers)])
+        little += dict.fromkeys([*(pieces.unseen if pieces is not None else ()), *self.unshown(verdict, answers)])
         if self.job.steps and self.plan.hides:
             little.append("which parts ran is unknown for several files in place of a model")
-        if second.cut_short:
-            little.append(f"looking into pieces {second.cut_short}")
+        if self.cut_short:
+            little.append(f"looking into pieces {self.cut_short}")
         if self.left_out:
             little.append(f"{self.left_out} more did not run, as these took all of --timeout")
         return little
-
-    def _files(self) -> list[str]:
-        """Return the files of the result, one for each step."""
-        return [str(step.file) for step in self.job.steps] or [self._submission.path]
 
     def _word(self, verdict: Verification, little: Sequence[str]) -> None:
         if self.opened.around and not self.job.ended:
             self.opened = self.opened._replace(around=self.judge.around())
         word(verdict, little, self.opened, self._submission.declared)
-        verdict.message += self.judge.with_references((self.job.original, *self._files()))
+        files = [str(step.file) for step in self.job.steps] or [self._submission.path]
+        verdict.message += self.judge.with_references((self.job.original, *files))
         compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)
@@ -209,17 +186,13 @@ class JobRunner(CaseRunner):
             return
         if verdict.status == INCONCLUSIVE:
             verdict.hint = _REAL
-        verdict.message += self._size_beyond(compared)
-
-    def _size_beyond(self, compared: Sequence[CaseRecord]) -> str:
-        """Return a note of a size in one model that no case exceeds, or an empty string."""
         plan = self.plan if self.job.ended else self.judge.planned
-        beyond = [n for n in plan.other_sizes if not any(plan.reaches(c.dims, n) for c in compared)]
-        return f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds" if beyond else ""
+        if beyond := [n for n in plan.other_sizes if not any(plan.reaches(c.dims, n) for c in compared)]:
+            verdict.message += f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds"
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:
         files = Path(self.job.original), Path(self._submission.path)
-        options = self._submission.options
+        options = self.options
         fixed = self.plan.gives_all(options.inputs)
         return proof(files, self.plan, answers, fixed=fixed, called=options.original_names)
 
@@ -237,14 +210,14 @@ class JobRunner(CaseRunner):
         if any(math.prod(shape) < _OF_A_CHANNEL * max(shape) for shape in uneven):
             yield ROWS
         if not _differ(cases) and not self.job.ended:
-            yield from self.judge.of_both([*self._submission.options.inputs])
+            yield from self.judge.of_both([*self.options.inputs])
 
     def _for_gaps(self, verdict: Verification) -> list[Answer]:
         """Compare on further cases if the result agrees but coverage has gaps."""
         is_seen = verdict.pieces is None or not verdict.pieces.unseen or not verdict.agrees
         if is_seen or self.job.stepwise or not self.is_steady:
             return []
-        return self._further([r for r in FURTHER if not missing(r, self.plan, self._submission.options.inputs)])
+        return self._further([r for r in FURTHER if not missing(r, self.plan, self.options.inputs)])
 
     def _explain_death(self, verdict: Verification, died: Died) -> None:
         if died.late and (self._submission.is_rushed or self.job.steps):
@@ -268,7 +241,7 @@ class JobRunner(CaseRunner):
 
     def _refuse_unloaded(self, verdict: Verification) -> None:
         """Set DIFFERENT if onnxruntime loads the original but not the uncompared result."""
-        options = self._submission.options
+        options = self.options
         # The CPU provider has no bfloat16 kernels.
         if self.has_loaded or options.without or options.dtype == "bfloat16":
             return

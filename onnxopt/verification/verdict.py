@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from onnxopt.verification import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
 from onnxopt.verification.compare import proves_nothing
-from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer, Opened
 from onnxopt.verification.model.facts import always_empty
@@ -263,8 +262,3 @@ def together(
         names = sorted((a.case.name for a in asked if a.proves is proves), key=lambda name: name not in wrong)
         found += [(names[i : i + most], proves) for i in range(0, len(names), most)]
     return found
-
-
-def telling(cases: Sequence[Answer]) -> list[Answer]:
-    """Return the cases without the batch of one, if nothing differs there."""
-    return [c for c in cases if c.case.name != SINGLE.name or c.case.status == DIFFERENT]

@@ -179,16 +179,12 @@ class Verifier:
         if rename is not None:
             self.options = replace(self.options, rename=dict(rename))
         self._submission = Submission(str(path), self.options, self.declared)
-        self._pass_on(self._submission)
-
-    def _pass_on(self, submission: Submission) -> None:
-        """Pass a submission to the worker, which has the original open."""
         if not self._is_open:
             self._open()
         elif self._has_run:
             self._limit()
-        if self._service is not None and self._service.alive and not self._job.stepwise:
-            self._post("verify", submission)
+        if self._service is not None and self._service.alive:
+            self._service.post("verify", self._submission)
 
     @property
     def provider(self) -> str:
@@ -227,9 +223,7 @@ class Verifier:
             job.deaths, job.eager = deaths, not submission.known
             self._open()
         assert self._service is not None
-        if not self._service.is_asked("verify"):
-            self._post("verify", submission)
-        verdict: Verification = self._service.call("verify")
+        verdict: Verification = self._service.call("verify", submission)
         return verdict
 
     # -- worker ---------------------------------------------------------------------------------------------
@@ -244,12 +238,9 @@ class Verifier:
         if self._service is None or not self._service.alive:
             self._take()
         self._waits, self._is_open, self._step = False, True, OPEN
-        self._limit()
-        self._post("open", self._job)
-
-    def _post(self, method: str, message: Job | Submission) -> None:
         assert self._service is not None
-        self._service.post(method, message)
+        self._limit()
+        self._service.post("open", self._job)
 
     def _limit(self, seconds: float | None = None) -> None:
         """Set the deadline for all following requests, unless the timeout holds per step."""
