@@ -75,21 +75,15 @@ class CaseRunner:
             return
         self.opened = self.judge.plan(self.plan)
         self._tell(self.opened)
-        if not job.stepwise and job.eager:
-            self._work_ahead()
-
-    def _work_ahead(self) -> None:
-        """Run the original, and do work on it that any result needs."""
-        began = time.monotonic()
-        self._run_original()
-        if time.monotonic() - began < _BRIEF:
-            self.judge.shake_ahead()
-        self.judge.read_ahead()
+        if not job.stepwise and job.eager:  # do work that any result needs
+            began = time.monotonic()
+            self._run_original()
+            if time.monotonic() - began < _BRIEF:
+                self.judge.shake_ahead()
+            self.judge.read_ahead()
 
     def _run_original(self) -> None:
-        """Run the original on all requests, unless done. Raises Refused if no case runs."""
-        if self._answers:
-            return
+        """Run the original on all requests. Raises Refused if no case runs."""
         found = [self._answer(*request) for request in self._requests.values()]
         for answer, (recipe, _) in zip(found, self._requests.values()):
             if not answer.ran and recipe.override:

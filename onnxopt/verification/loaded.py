@@ -79,17 +79,13 @@ class Loaded(Original):
             raise
         except Exception as e:
             blame_system(e)
-            self._blame_room(e, self._wake_original)
+            self._blame_room(e, getattr(self.engine, "wake", lambda: None))
             return f"{b}{UNLOADED}: {reason(e)}"
         if self.unknown and (why := self.engine.unlike(self.b)):
             raise Refused(why)
-        return self._unlike_outputs()
-
-    def _unlike_outputs(self) -> str:
-        a, b = self.labels
         own = len(self.engine.own) if self.unknown else None
         if self.b.outputs[:own] != self.outputs[:own]:
-            return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
+            return f"the outputs of {b} are {self.b.outputs}, those of {self.labels[0]} {self.outputs}"
         return ""
 
     def _with_room(self, run: Callable[[], T]) -> T:
@@ -117,10 +113,6 @@ class Loaded(Original):
                 a, b = self.labels
                 why = f"there is no memory for {b} beside the values of {a} that it is compared with (--memory)"
                 raise Refused(why) from error
-
-    def _wake_original(self) -> None:
-        if isinstance(self.engine, OnnxRuntime):
-            self.engine.wake()
 
     def opened(self, path: str) -> Any:
         """Return the engine of a result. Raises UsageError, Refused and the runtime's errors."""

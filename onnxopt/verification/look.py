@@ -106,7 +106,9 @@ class Look:
         pieces.cases, pieces.untaken = names, untaken(walk)
         places = [place for fault in walk.faults for place in self._places(walk, fault, names, "main")]
         if not walk.unsettled or walk.faults:
-            self._add_unseen(walk, pieces, places)
+            is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
+            for part in unseen(walk, is_wrong=is_wrong):  # faults and gaps in parts that no case ran
+                self._add_gap(part, pieces, places)
         else:
             pieces.note = f"output `{walk.unsettled[0]}` is computed differently"
         if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
@@ -114,15 +116,12 @@ class Look:
                 "one of the models draws random numbers more often, and in the comparison draws are equal"
             )
         pieces.complete = not places and not walk.unsettled
-        if pieces.complete:
-            _add_blanks(walk, pieces)
+        if pieces.complete:  # outputs behind changed blank values
+            blanks = changed_blanks(walk)
+            unproven = unproven_blanks(walk, blanks)
+            pieces.dead = outputs_behind(walk, unproven)
+            pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
         return pieces, places
-
-    def _add_unseen(self, walk: Walk, pieces: Pieces, places: list[Place]) -> None:
-        """Add faults and gaps in parts that no case ran."""
-        is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
-        for part in unseen(walk, is_wrong=is_wrong):
-            self._add_gap(part, pieces, places)
 
     def _add_gap(self, part: Gap, pieces: Pieces, places: list[Place]) -> None:
         known = {(p.scope, p.value) for p in places}
@@ -243,14 +242,6 @@ def _open_cases(found: Sequence[Mapping[str, float]], asked: Sequence[str], enou
 
 def _enlarge(shares: dict[str, float], found: Mapping[str, Difference]) -> None:
     shares.update((o, max(shares[o], d.relative)) for o, d in found.items())
-
-
-def _add_blanks(walk: Walk, pieces: Pieces) -> None:
-    """Add the outputs behind changed blank values."""
-    blanks = changed_blanks(walk)
-    unproven = unproven_blanks(walk, blanks)
-    pieces.dead = outputs_behind(walk, unproven)
-    pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
 
 
 def _fed(runner: Runner, fed: set[str]) -> Runner:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -94,7 +95,8 @@ class Original:
     def plan(self, plan: Plan) -> Opened:
         """Load the original. Raises Refused."""
         self.planned = plan
-        self.streamed = self._is_large(plan) or self.runtime.computes(self.paths[0])
+        is_large = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
+        self.streamed = is_large or self.runtime.computes(self.paths[0])
         if self.streamed:
             self.engine = self._stream(0)
             if not self.steps:
@@ -109,9 +111,6 @@ class Original:
             self.engine = Evaluator(self.paths[0])
         self.outputs = self.engine.outputs
         return Opened(self.engine.name, self.runtime.provider, self.refused, self.around())
-
-    def _is_large(self, plan: Plan) -> bool:
-        return 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
 
     def _load(self, plan: Plan) -> None:
         """Load the original into a session of its own. Raises Refused."""
@@ -176,12 +175,6 @@ class Original:
         shown = {name: evidence(v) for name, v in zip(self.outputs, values) if name not in case.feeds}
         return Answer(CaseRecord(recipe.name, case.dims), recipe.proves, shown)
 
-    def _is_enough(self, recipe: Recipe) -> bool:
-        """Return whether a second case is unnecessary: much work, fixed sizes, no decisions."""
-        p = self.planned
-        says_more = p.symbols or p.cuts or p.decides or p.hides
-        return recipe == OWN[1] and not says_more and self.work > _ONCE
-
     @property
     def work(self) -> int:
         """The multiplications in the first case; 0 without a case, and for few inputs."""
@@ -192,12 +185,14 @@ class Original:
 
     def _fed(self, recipe: Recipe, data: Data) -> tuple[Case, list[Any]]:
         """Return (case, outputs) for the first accepted inputs. Raises Refused."""
-        if self._is_enough(recipe):
+        p = self.planned
+        says_more = p.symbols or p.cuts or p.decides or p.hides
+        if recipe == OWN[1] and not says_more and self.work > _ONCE:
             raise Refused("one case of so much work is enough")
-        plan, known = self.planned.give(data.inputs), self.base or {}
+        plan, known = p.give(data.inputs), self.base or {}
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         choices = sizes(plan, recipe, base, is_heavy=bool(plan.symbols) and self.work > _HEAVY)
-        run, seed = self._runs(recipe, plan), self.options.seed
+        run, seed = partial(self._run_accepted, recipe, plan), self.options.seed
         case, values = feed(run, plan, recipe, data, choices, seed, self.labels[0], self.search)
         case.dims = plan.fixed | case.dims
         return case, values
@@ -243,36 +238,27 @@ class Original:
                     raise
                 if self.streamed:
                     raise Outgrown from e
-            self._refuse_larger_than_memory(feeds)
+            needed = least(self.paths[0], feeds)
+            if 0 < unused() < needed:
+                raise TooLarge(f"at least {needed / (1 << 30):.1f} GiB") from None
             self.is_large = True
         return list(self.engine.run(feeds))
 
-    def _run_within(self, feeds: dict[str, Any]) -> list[Any]:
-        """Run on wide values. Raises Refused if outputs overflow, unlike the first case."""
-        if any(overflows(v) for v in feeds.values()) or not self.kept:  # overflow is intended
-            return self._run_original(feeds)
-        values = self._run_original(feeds)
-        if any(map(overflows, values)) and not any(map(overflows, next(iter(self.kept.values()))[1])):
-            raise Refused("wide values overflow")
-        return values
+    def _run_accepted(self, recipe: Recipe, plan: Plan, feeds: dict[str, Any]) -> list[Any]:
+        """Run the inputs of a recipe.
 
-    def _run_filled(self, feeds: dict[str, Any]) -> list[Any]:
-        """Run, and raise Refused if all outputs are empty: inputs smaller than windows prove nothing."""
+        Raises Refused if wide values overflow, unlike the first case, and if all outputs are empty: inputs smaller than
+        windows prove nothing.
+        """
         values = self._run_original(feeds)
-        if all(isinstance(v, np.ndarray) and not v.size for v in values):
+        if recipe.wide or recipe.amplified(plan):
+            first = next(iter(self.kept.values()), (None, values))[1]
+            # Overflow of inputs is intended.
+            if any(map(overflows, values)) and not any(map(overflows, (*feeds.values(), *first))):
+                raise Refused("wide values overflow")
+        elif recipe.size and plan.windows and all(isinstance(v, np.ndarray) and not v.size for v in values):
             raise Refused("its outputs are empty")
         return values
-
-    def _runs(self, recipe: Recipe, plan: Plan) -> Callable[[dict[str, Any]], list[Any]]:
-        """Return the function that runs the inputs of a recipe."""
-        if recipe.wide or recipe.amplified(plan):
-            return self._run_within
-        return self._run_filled if recipe.size and plan.windows else self._run_original
-
-    def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
-        needed = least(self.paths[0], feeds)
-        if 0 < unused() < needed:
-            raise TooLarge(f"at least {needed / (1 << 30):.1f} GiB")
 
     def deterministic(self) -> bool:
         """Return whether outputs repeat. Few elements may be equal by chance, so these run several times."""

@@ -46,15 +46,6 @@ def _wrong(verdict: Verification, failed: CaseRecord | None = None) -> set[str]:
     return found | ({failed.name} if failed else set())
 
 
-def _groups(
-    verdict: Verification, answers: Sequence[Answer], wrong: Collection[str], *, all_: bool
-) -> list[tuple[list[str], bool]]:
-    """Return the groups of cases (see `together`) not compared before."""
-    known = verdict.pieces.cases if verdict.pieces is not None else ()
-    new = [a for a in answers if a.case.name not in known]
-    return together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
-
-
 class SecondLook(CaseRunner):
     """Comparison of a result in pieces, after the comparison of outputs."""
 
@@ -139,7 +130,9 @@ class SecondLook(CaseRunner):
         """Return the pieces, places and noise; None if not needed, or no case can be compared."""
         is_deep = self._hides()
         all_ = verdict.pieces is not None or is_deep or self._may_decide(answers)
-        groups = _groups(verdict, answers, wrong, all_=all_)
+        known = verdict.pieces.cases if verdict.pieces is not None else ()
+        new = [a for a in answers if a.case.name not in known]
+        groups = together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
         if not (is_asked or (all_ and answers)) or not (groups or verdict.pieces):
             return None
         self.is_alike = not is_due and verdict.pieces is None and self._alike()
@@ -252,18 +245,15 @@ class SecondLook(CaseRunner):
         of_result = not decides and could_jump(self.plan) and not self.options.dtype
         return self.judge.noise(names, differ, told if not decides and names[0] in most else "", of_result)
 
-    def _may_be_unshown(self, verdict: Verification) -> bool:
-        is_asked = self.job.foreign and verdict.agrees and not self.options.by_tolerance
-        return is_asked and not (self.judge.streamed or self.options.dtype or self.plan.random)
-
     def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> list[str]:
         """Return, in words, differences that no case shows in a foreign result.
 
         Such differences lie beyond bounds not reached by the first case, or in float16 rounding omitted by this
         runtime.
         """
-        judge = self.judge
-        if answers and self._may_be_unshown(verdict):
+        judge, options = self.judge, self.options
+        is_asked = answers and self.job.foreign and verdict.agrees and not (options.by_tolerance or options.dtype)
+        if is_asked and not (judge.streamed or self.plan.random):
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _OVERFLOWING_CASE]
             with contextlib.suppress(Died, *FAILURES):  # unknown then
                 self.begin(UNSHOWN)

@@ -93,17 +93,14 @@ def word(verdict: Verification, weak: Sequence[str], opened: Opened, declared: M
     note = verdict.pieces.note if verdict.status == VERIFIED and verdict.pieces is not None else ""
     verdict.message = ", ".join(filter(None, [_agreement(verdict), note, _cases(verdict)]))
     if opened.refused:
-        verdict.message += f", by the reference evaluator ({_by_runtime(opened.refused)})"
+        by = "" if opened.refused.startswith("onnxruntime ") else "onnxruntime: "
+        verdict.message += f", by the reference evaluator ({by}{opened.refused})"
     if opened.around:
         verdict.message += f", {opened.around}"
         if "behind" not in opened.around:
             weak = [*weak, "nodes behind could not run, as their shapes are unknown"]
         verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
     verdict.message += allowed
-    _weaken(verdict, weak)
-
-
-def _weaken(verdict: Verification, weak: Sequence[str]) -> None:
     if weak:
         verdict.status, verdict.reasons = INCONCLUSIVE, [*weak]
         some = [*weak[:3], *([f"and {len(weak) - 3} more"] if len(weak) > 3 else [])]
@@ -149,11 +146,6 @@ def _agreement(verdict: Verification) -> str:
     if verdict.status == WITHIN_NOISE:
         return f"it differs by {whole}" + (f", rounding alone by {noise:.1e}" if noise is not None else "")
     return f"largest difference {whole}"
-
-
-def _by_runtime(refusal: str) -> str:
-    """Return onnxruntime's refusal with its name in front, once."""
-    return refusal if refusal.startswith("onnxruntime ") else f"onnxruntime: {refusal}"
 
 
 def worst_of(cases: Sequence[CaseRecord]) -> tuple[CaseRecord, OutputRecord] | None:
@@ -228,24 +220,17 @@ def proof(
     found = [a for a in ran if a.proves]
     if not plan.inputs or not ran:
         return Proof({})
-    return Proof(_unless_empty(_weak(found, fixed), files, called)) if found else Proof({}, _PROVES_NOTHING)
-
-
-def _weak(found: Sequence[Answer], fixed: bool) -> dict[str, str]:
-    """Return {output that proves nothing: why, in words}."""
+    if not found:
+        return Proof({}, _PROVES_NOTHING)
     # An output fed in some case (a default given out) is an input.
     names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
     why = {name: proves_nothing([a.evidence[name] for a in found], fixed) for name in names}
-    return {name: f"output `{name}` {said}" for name, said in why.items() if said}
-
-
-def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mapping[str, str]) -> dict[str, str]:
-    """Return `weak` without outputs always empty in both files: no inputs could show more."""
+    weak = {name: f"output `{name}` {said}" for name, said in why.items() if said}
     with contextlib.suppress(Exception):  # inference is no source of verdicts
-        empty = always_empty(files[0]) if weak else set()
+        empty = always_empty(files[0]) if weak else set()  # of outputs empty in both files, no inputs could show more
         empty &= {called.get(name, name) for name in always_empty(files[1])} if empty else empty
-        return {name: why for name, why in weak.items() if name not in empty}
-    return dict(weak)
+        weak = {name: why for name, why in weak.items() if name not in empty}
+    return Proof(weak)
 
 
 def together(

@@ -268,53 +268,31 @@ class Around:
         Returns False if neither is known yet.
         """
         declared = {i.name: i.type.tensor_type for i in self._program.graph.input}
-        sizes = _sizes(declared, feeds)
+        inputs = ((declared[name].shape.dim, np.shape(v)) for name, v in feeds.items() if name in declared)
+        ranked = ((dims, shape) for dims, shape in inputs if len(dims) == len(shape))
+        sizes = {d.dim_param: n for dims, shape in ranked for d, n in zip(dims, shape)}
         made: dict[str, Any] = {}
         for output in filter(None, node.output):
-            tensor = declared[output]
-            shape, dtype = _declared_shape(tensor, sizes), _declared_dtype(tensor)
+            shape, dtype = _declared(declared[output], sizes)
             if dtype is None or shape is None:
-                like = self._first(node, feeds)
-                if like is None:
+                read = [v for r in reads_of(node) if isinstance(v := self._streamed.value(r, feeds), np.ndarray)]
+                if not read:
                     return False
+                like = min(read, key=lambda v: not is_float(v))  # the first operand, of floats if possible
                 self._guesses.add(output)
                 shape, dtype = like.shape if shape is None else shape, dtype or like.dtype
-            if element_kind(np.dtype(dtype)) not in "fiub":  # strings: repeat the operand's
+            kind, rng = element_kind(np.dtype(dtype)), Draws(output)
+            if kind not in "fiub":  # strings: repeat the operand's
                 made[output] = np.resize(like, shape)
-                continue
-            made[output] = _drawn(output, shape, dtype)
+            else:
+                made[output] = np.asarray(rng.normal(shape) if kind == "f" else rng.flags(shape)).astype(dtype)
         feeds.update(made)
         return True
 
-    def _first(self, node: NodeProto, feeds: dict[str, Any]) -> Any:
-        """Return the first float operand of a node, else the first tensor operand, else None."""
-        read = [v for name in reads_of(node) if isinstance(v := self._streamed.value(name, feeds), np.ndarray)]
-        return next(iter(sorted(read, key=lambda v: not is_float(v))), None)
 
-
-# -- stand-ins --------------------------------------------------------------------------------------------
-
-
-def _sizes(declared: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes of named dims of the inputs, according to the feeds. `declared`: tensor types of inputs."""
-    known = ((declared[name].shape.dim, np.shape(v)) for name, v in feeds.items() if name in declared)
-    return {d.dim_param: n for dims, shape in known if len(dims) == len(shape) for d, n in zip(dims, shape)}
-
-
-def _declared_shape(tensor: Any, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Return the shape of a tensor type; None if not known completely."""
-    found = tuple(d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim)
-    return found if tensor.HasField("shape") and all(found) else None
-
-
-def _declared_dtype(tensor: Any) -> Any:
-    """Return numpy's type for a tensor type of numbers or booleans, else None."""
+def _declared(tensor: Any, sizes: Mapping[str, int]) -> tuple[tuple[int, ...] | None, Any]:
+    """Return (shape, numpy's type) of a tensor type; None for a shape not known completely, and for other types."""
+    dims = tuple(d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim)
     kind = BY_CODE.get(tensor.elem_type)
-    return kind.dtype if kind is not None and kind.kind in "fiub" and not kind.is_foreign else None
-
-
-def _drawn(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return random floats, or random zeros and ones, seeded by `name`."""
-    rng = Draws(name)
-    numbers = rng.normal(shape) if element_kind(np.dtype(dtype)) == "f" else rng.flags(shape)
-    return np.asarray(numbers).astype(dtype)
+    is_known = kind is not None and kind.kind in "fiub" and not kind.is_foreign
+    return dims if tensor.HasField("shape") and all(dims) else None, kind.dtype if kind and is_known else None

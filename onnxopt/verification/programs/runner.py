@@ -148,11 +148,19 @@ class Runner:
     ) -> Opened:
         model, weights = self.program.model(nodes, fed, observed)
         if change is not None:
-            weights = self._changed(model, weights, change)
+            scales = {n.input[1] for n in model.graph.node if n.op_type == "DequantizeLinear"}
+            # Both quantize with the same scale.
+            scales -= {n.input[1] for n in model.graph.node if n.op_type == "QuantizeLinear"}
+            kept = self.program.sources - scales
+            _change_constants(model, change, kept, scales)
+            shake_dequantized(model, change)
+            weights = {n: array if n in kept else change(array) for n, array in weights.items()}
         if prepare is not None:
             weights = prepare(model, weights)
         names = {name: observed_as(name, kind, fed) for name, kind in observed.items()}
-        inputs = _inputs(model, fed)
+        present = {i.name for i in model.graph.input}
+        named = ((carried(name) if carrier(kind) else name, name) for name, kind in fed.items())
+        inputs = {given: name for given, name in named if given in present}
         # onnxruntime requires ranks of a Scan's inputs at run time.
         if any(n.op_type == "Scan" for n in model.graph.node):
             self._give_shapes(model, inputs)
@@ -165,16 +173,6 @@ class Runner:
                 raise Refused(f"{what}: {reason(e)}") from e
             raise Failed(reason(e)) from e
         return Opened(self, engine, inputs, names, observed, len(nodes))
-
-    def _changed(self, model: Any, weights: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-        """Return the changed weights, and apply `change` to the constants in the model."""
-        scales = {n.input[1] for n in model.graph.node if n.op_type == "DequantizeLinear"}
-        # Both quantize with the same scale.
-        scales -= {n.input[1] for n in model.graph.node if n.op_type == "QuantizeLinear"}
-        kept = self.program.sources - scales
-        _change_constants(model, change, kept, scales)
-        shake_dequantized(model, change)
-        return {n: array if n in kept else change(array) for n, array in weights.items()}
 
     def _loaded(self, model: Any, weights: dict[str, Any], inputs: dict[str, str], in_reference: bool) -> Any:
         """Return the engine of a piece; declare the shapes of inputs if the runtime guesses wrong ones."""
@@ -296,26 +294,14 @@ class Mixed(Opened):
         return runner.open(nodes, fed, wanted, *self._how)
 
 
-def _inputs(model: Any, fed: Mapping[str, str]) -> dict[str, str]:
-    """Return {input of a part's model: value of `fed`}."""
-    present = {i.name for i in model.graph.input}
-    named = ((carried(name) if carrier(kind) else name, name) for name, kind in fed.items())
-    return {given: name for given, name in named if given in present}
-
-
-def _constants(graph: Any, exact: Collection[str]) -> list[Any]:
-    """Return the tensors of initializers and Constant nodes inside a graph, except `exact` values."""
-    tensors = [t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
-    constants = [n for n in graph.node if n.op_type == "Constant" and n.output[0] not in exact]
-    return [*tensors, *(a.t for n in constants for a in n.attribute if a.HasField("t"))]
-
-
 def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str], scales: Collection[str]) -> None:
     """Apply `change` to float constants with several elements: small initializers and Constant nodes.
 
     A scalar is an exponent, bound or factor, and exact, except `scales` (quantizer scales of a whole tensor).
     """
     exact = {name for n in model.graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
-    for tensor in _constants(model.graph, exact):
+    tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
+    nodes = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
+    for tensor in (*tensors, *(a.t for n in nodes for a in n.attribute if a.HasField("t"))):
         if tensor.data_type in FLOATS and (math.prod(tensor.dims) > 1 or tensor.name in scales):
             tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))
