@@ -6,6 +6,7 @@ raises `Died` instead of repeating a fatal step.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -172,23 +173,18 @@ class CaseRunner:
 
         Stepwise, no case begins after the timeout is used up.
         """
-        known = self._submission.known
-        if not self.job.stepwise:
-            names = [name for name in self._requests if name in known] or [*self._requests]
-            found = [self._compared(*self._requests[name]) for name in names]
-            return [answer for answer in found if answer.ran]
-        found = []
-        end = time.monotonic() + self._submission.options.timeout - self._submission.spent
+        alone, known, found = self.job.stepwise, self._submission.known, list[Answer]()
+        end = time.monotonic() + self._submission.options.timeout - self._submission.spent if alone else math.inf
+        names = [name for name in self._requests if name in known and not alone] or [*self._requests]
         self.left_out = 0
-        names = [*self._requests]
         for i, name in enumerate(names):
-            if any(answer.ran for answer in found) and time.monotonic() > end:
+            if time.monotonic() > end and any(answer.ran for answer in found):
                 self.left_out = len(names) - i
                 return [*found, *(_skipped(n, LEFT_OUT) for n in names[i:])]
             found.append(self._compared(*self._requests[name]))
             if self.job.ended and name not in known:
                 return [*found, *(_skipped(n, _UNFINISHED) for n in names[i + 1 :])]
-        return found
+        return [answer for answer in found if answer.ran or alone]
 
     # -- deaths ---------------------------------------------------------------------------------------------
 

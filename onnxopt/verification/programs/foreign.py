@@ -268,9 +268,7 @@ class Around:
         Returns False if neither is known yet.
         """
         declared = {i.name: i.type.tensor_type for i in self._program.graph.input}
-        inputs = ((declared[name].shape.dim, np.shape(v)) for name, v in feeds.items() if name in declared)
-        ranked = ((dims, shape) for dims, shape in inputs if len(dims) == len(shape))
-        sizes = {d.dim_param: n for dims, shape in ranked for d, n in zip(dims, shape)}
+        sizes = _sizes(declared, feeds)
         made: dict[str, Any] = {}
         for output in filter(None, node.output):
             shape, dtype = _declared(declared[output], sizes)
@@ -288,6 +286,12 @@ class Around:
                 made[output] = np.asarray(rng.normal(shape) if kind == "f" else rng.flags(shape)).astype(dtype)
         feeds.update(made)
         return True
+
+
+def _sizes(declared: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of named dims of the inputs, according to the feeds. `declared`: tensor types of inputs."""
+    known = ((declared[name].shape.dim, np.shape(v)) for name, v in feeds.items() if name in declared)
+    return {d.dim_param: n for dims, shape in known if len(dims) == len(shape) for d, n in zip(dims, shape)}
 
 
 def _declared(tensor: Any, sizes: Mapping[str, int]) -> tuple[tuple[int, ...] | None, Any]:

@@ -148,13 +148,7 @@ class Runner:
     ) -> Opened:
         model, weights = self.program.model(nodes, fed, observed)
         if change is not None:
-            scales = {n.input[1] for n in model.graph.node if n.op_type == "DequantizeLinear"}
-            # Both quantize with the same scale.
-            scales -= {n.input[1] for n in model.graph.node if n.op_type == "QuantizeLinear"}
-            kept = self.program.sources - scales
-            _change_constants(model, change, kept, scales)
-            shake_dequantized(model, change)
-            weights = {n: array if n in kept else change(array) for n, array in weights.items()}
+            weights = self._changed(model, weights, change)
         if prepare is not None:
             weights = prepare(model, weights)
         names = {name: observed_as(name, kind, fed) for name, kind in observed.items()}
@@ -173,6 +167,16 @@ class Runner:
                 raise Refused(f"{what}: {reason(e)}") from e
             raise Failed(reason(e)) from e
         return Opened(self, engine, inputs, names, observed, len(nodes))
+
+    def _changed(self, model: Any, weights: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return the changed weights, and apply `change` to the constants in the model."""
+        scales = {n.input[1] for n in model.graph.node if n.op_type == "DequantizeLinear"}
+        # Both quantize with the same scale.
+        scales -= {n.input[1] for n in model.graph.node if n.op_type == "QuantizeLinear"}
+        kept = self.program.sources - scales
+        _change_constants(model, change, kept, scales)
+        shake_dequantized(model, change)
+        return {n: array if n in kept else change(array) for n, array in weights.items()}
 
     def _loaded(self, model: Any, weights: dict[str, Any], inputs: dict[str, str], in_reference: bool) -> Any:
         """Return the engine of a piece; declare the shapes of inputs if the runtime guesses wrong ones."""
