@@ -83,7 +83,7 @@ class Model:
     """The index over a ModelProto. Unknown parts stay in the proto, untouched.
 
     `version` counts mutations: unchanged after a pass that did nothing. `learnt` counts improvements of types and
-    shapes. `watch`, if set, is called with every marked and every removed node. `read_external` decodes tensors stored
+    shapes. `watchers` are called with every marked and every removed node. `read_external` decodes tensors stored
     in external files. In `debug` mode the use of a removed value raises InvariantError.
     """
 
@@ -106,7 +106,7 @@ class Model:
         self.learnt = 0
         # (version, operators of all scopes at this version)
         self._operators: tuple[int, frozenset[str]] = (-1, frozenset())
-        self.watch: Callable[[Node], None] | None = None
+        self.watchers: list[Callable[[Node], object]] = []
         self.read_external: Decoder | None = None
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.ir_version = int(proto.ir_version)
@@ -159,8 +159,8 @@ class Model:
         self.clock += 1
         self.marked.pop(node, None)
         self.marked[node] = self.clock
-        if self.watch is not None:
-            self.watch(node)
+        for watch in self.watchers:
+            watch(node)
 
     def marked_since(self, clock: int) -> list[Node]:
         """Return the nodes marked after `clock`, the latest first."""
@@ -260,7 +260,7 @@ class Model:
         protos.sort(key=lambda f: function_label(f.domain, f.name, f.overload) in labels)
         del protos[len(self.functions) - len(labels) :]
         for label in labels:
-            del self.functions[label]
+            self.functions.pop(label).release()
             self.version += 1
         self.analyses.pop(_PURE, None)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
-from onnxopt.pipeline.records import PipelineReport, Site, ask, tell
+from onnxopt.pipeline.records import Instrument, PipelineReport, Site, ask, tell
 from onnxopt.pipeline.registry import disabled_requirement
 from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, configured, declare_config, declared
 from onnxopt.rewriting import Fuel, RuleReport
@@ -21,7 +21,6 @@ from onnxopt.rewriting.driver import Decline
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass, PassInfo
-    from onnxopt.pipeline.records import Instrument
     from onnxopt.rewriting import Match, Rule
 
 
@@ -117,15 +116,17 @@ class PassContext:
         self.rest: list[tuple[Pass, ...]] = []  # for each enclosing composite the passes still to run
         self.requiring: list[str] = []  # passes whose requirements are being run
         self.in_round = False
-        self.watching = [i for i in self.instruments if i.watches_rewrites]
-        self.observer: Observer | None = functools.partial(tell, self.watching, "rewriting") if self.watching else None
 
     def watch(self, instrument: Instrument) -> None:
         """Add an instrument until the end of the run."""
         self.instruments = (*self.instruments, instrument)
-        if instrument.watches_rewrites:
-            self.watching.append(instrument)
-            self.observer = functools.partial(tell, self.watching, "rewriting")
+
+    @property
+    def observer(self) -> Observer | None:
+        """Calls the hook `rewriting` of the instruments that override it; None if none does."""
+        plain = Instrument.rewriting
+        watching = [i for i in self.instruments if getattr(i.rewriting, "__func__", None) is not plain]
+        return functools.partial(tell, watching, "rewriting") if watching else None
 
     # -- the block ---------------------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ class PassContext:
         if not self.fuel.take():
             return False
         self.count(what, by)
-        tell(self.watching, "spending", what, at)
+        tell(self.instruments, "spending", what, at)
         return True
 
     def leaves_out(self, at: Value | Node, rule: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import (
     InstrumentError,
@@ -132,8 +132,6 @@ class Instrument:
     pass raises PassError, InvariantError or VerificationError: a failure of the pass. Any other exception in a hook
     becomes an InstrumentError with the names of instrument and hook.
     """
-
-    watches_rewrites: ClassVar[bool] = False  # set to True for calls of `rewriting` and `spending`
 
     def begin(self, model: Model) -> None:
         """Called when a run begins."""

@@ -93,7 +93,7 @@ class Driver:
         self._queued.update(self._queue)
         budget = 1000 + 20 * model.node_count()
         done = 0
-        outer, model.watch = model.watch, self._touched.append
+        model.watchers.append(self._touched.append)
         queue, queued, again = self._queue, self._queued, self._again
         candidates, declined = self.rules.candidates, self.declined
         try:
@@ -117,7 +117,7 @@ class Driver:
                 if self.fuel.left == 0:
                     break
         finally:
-            model.watch = outer
+            model.watchers.remove(self._touched.append)
             self._queue.clear()
             self._queued.clear()
             self._touched.clear()
