@@ -77,10 +77,7 @@ def _check_text(model: Model) -> None:
 
 
 def _has_value(constant: NodeProto) -> bool:
-    for a in constant.attribute[:]:
-        if HELD.get(a.name) == a.type or a.ref_attr_name:
-            return True
-    return False
+    return any(HELD.get(a.name) == a.type or a.ref_attr_name for a in constant.attribute[:])
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:

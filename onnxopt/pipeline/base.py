@@ -69,10 +69,6 @@ class PassInfo:
         what = f"the target is {targets[0]}" if len(targets) == 1 else f"the targets are {' and '.join(targets)}"
         return f"is for {any_of(self.targets)}, {what}"
 
-    def suits(self, model: Model, targets: Sequence[str]) -> bool:
-        """Whether the pass is for some of `targets`, and the model has an operator in `ops`."""
-        return not self.obstacle(model, targets)
-
     def obstacle(self, model: Model, targets: Sequence[str]) -> str:
         """Return why `targets` or the model's operators rule out the pass; empty if they do not."""
         if why := self.not_for(targets):
@@ -151,7 +147,7 @@ class Pass(_Fixed):
 
     def should_run(self, model: Model, ctx: PassContext) -> bool:
         """Whether the model and the context's targets suit the pass. Not called for a pass run directly."""
-        return self.info.suits(model, ctx.targets)
+        return not self.info.obstacle(model, ctx.targets)
 
     def requires(self, model: Model) -> None:
         """Raise if the pass cannot work on the model."""

@@ -72,8 +72,6 @@ def config_keys(*, plugins: bool = True) -> dict[str, ConfigKey]:
 
     Without `plugins` only loaded passes count.
     """
-    from onnxopt.pipeline.registry import all_passes
-
     keys = dict(DECLARED)
     for cls in all_passes(plugins=plugins).values():
         for key, f in options_by_key(cls).items():
@@ -88,7 +86,7 @@ def options_by_key(cls: type[Pass]) -> dict[str, dataclasses.Field[Any]]:
 
 def _options_called(key: str) -> Collection[str]:
     """Return the option keys of the pass named by the first part of `key`; empty if there is none."""
-    from onnxopt.pipeline.registry import get_pass, is_registered
+    from onnxopt.pipeline.registry import is_registered
 
     name = key.partition(".")[0]
     return options_by_key(get_pass(name)) if is_registered(name) else ()
