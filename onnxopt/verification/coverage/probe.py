@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -124,10 +125,21 @@ def _filled(value: Any, rng: Draws, factor: float, *, positive: bool) -> Any:
 # -- close to a case's numbers ---------------------------------------------------------------------------
 
 
-def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
-    """Yield floats changed by up to a quarter, quantized levels between those present, and permuted steps."""
-    for rng in _streams(cone, known, most):
-        yield {n: cone.possible(n, _near(cone, n, v, rng)) for n, v in _movable(known)}
+def elsewhere(cone: Cone, known: Known, most: int, *, is_near: bool = False) -> Iterator[Known]:
+    """Yield at most `most` permutations of floats and quantized levels, with a different largest or negative number.
+
+    Fewer for more elements. is_near: floats change by up to a quarter, and levels lie between those present.
+    """
+    movable = [(n, v) for n, v in sorted(known.items()) if element_kind(v) == "f" or v.dtype.name in _LEVELS]
+    count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1) if movable else 0
+    for rng in (Draws(cone.walk.replay.seed, cone.original, k) for k in range(count)):
+        if is_near:
+            yield {n: cone.possible(n, _near(cone, n, v, rng)) for n, v in movable}
+        else:
+            yield {n: _permuted(v, rng) for n, v in movable}
+
+
+near: Final = partial(elsewhere, is_near=True)
 
 
 def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
@@ -141,27 +153,11 @@ def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
     return found
 
 
-def elsewhere(cone: Cone, known: Known, most: int) -> Iterator[Known]:
-    """Yield permutations of floats and quantized levels, with a different largest or negative number."""
-    for rng in _streams(cone, known, most):
-        yield {n: _permuted(v, rng) for n, v in _movable(known)}
-
-
-def _movable(known: Known) -> list[tuple[str, Any]]:
-    return [(n, v) for n, v in sorted(known.items()) if element_kind(v) == "f" or v.dtype.name in _LEVELS]
-
-
 def _permuted(value: Any, rng: Draws) -> Any:
     flat = value.reshape(-1)
     if flat.size > _MAX_NUMBERS:
         return np.roll(flat, int(rng.integers(1, flat.size, (1,))[0])).reshape(value.shape)
     return flat[rng.orders(1, flat.size)[0]].reshape(value.shape)
-
-
-def _streams(cone: Cone, known: Known, most: int) -> Iterator[Draws]:
-    """Yield random streams, one per sample: at most `most`, fewer for more elements, none without movable values."""
-    count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
-    return (Draws(cone.walk.replay.seed, cone.original, k) for k in range(count if _movable(known) else 0))
 
 
 # -- possible values ------------------------------------------------------------------------------------
@@ -259,4 +255,4 @@ def by_noise(cone: Cone, replay: Replay) -> bool:
         return agrees
     jumps = {original: replay.unexplained(value, cone.fed, share)}
     noise = noise_of(replay.original, [original], cone.fed_of_a, walk.replay.seed, walk.replay.dtype, jumps)
-    return is_rounding(replay, value, differences, noise.get(original, ()), cone.fed, cone.fed_of_a, share)
+    return is_rounding(replay, value, differences, noise.get(original, ()), cone.fed, share)

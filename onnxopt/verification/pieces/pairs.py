@@ -38,13 +38,10 @@ class Pairs:
                 self.of[name] = guess
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
-        self.int32 = self._int32()
-
-    def _int32(self) -> set[str]:
-        """Return the values of B in int32 in place of A's int64; readers of these are not the same in both."""
-        mine, theirs = self.a.skeleton.kinds, self.b.skeleton.kinds
-        pairs = (*self.of.items(), *((name, name) for name in self.b.given)) if theirs else ()
-        return {y for y, x in pairs if (mine.get(x), theirs.get(y)) == ("tensor(int64)", "tensor(int32)")}
+        # Values of B in int32 in place of A's int64; readers of these are not the same in both.
+        mine, theirs = a.skeleton.kinds, b.skeleton.kinds
+        pairs = (*self.of.items(), *((name, name) for name in b.given)) if theirs else ()
+        self.int32 = {y for y, x in pairs if (mine.get(x), theirs.get(y)) == ("tensor(int64)", "tensor(int32)")}
 
     def _stem(self, name: str, taken: set[str]) -> str:
         while "_" in name:

@@ -121,7 +121,7 @@ class Replay:
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """Return B's values computed from A's values of `fed`, by case. Raises Failed; Refused for missing kernels."""
         nodes = self.program.cone(wanted, fed)
-        types = {r: self.kind(r) for i in nodes for r in self.program.reads[i] if r in fed}
+        types = {r: self.kind(r) for r in self.program.read(nodes) if r in fed}
         narrow = {r for r in types if self.is_narrow(r)}
         int32 = self.pairs.int32.intersection(types)
         held = {r: self.held[r] for r in narrow} | dict.fromkeys(int32, "tensor(int32)")
@@ -149,14 +149,13 @@ class Replay:
     def _rounded(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """Return A's results from the rounded numbers fed to B, so that decisions are equal."""
         of, original = self.pairs.of, self.original
-        program = original.runner.program
-        rounded = {of.get(r, r) for r in fed if self.is_narrow(r)}
-        cuts, asked = {of.get(r, r) for r in fed}, [of[v] for v in wanted]
-        nodes = program.cone(asked, cuts)
-        types = {r: original.types[r] for i in nodes for r in program.reads[i] if r in cuts}
+        cuts, asked = {of.get(r, r): r for r in fed}, [of[v] for v in wanted]
+        nodes = original.runner.program.cone(asked, cuts)
+        types = {r: original.types[r] for r in original.runner.program.read(nodes) if r in cuts}
 
         def value(known: Values, name: str) -> Any:
-            return np.asarray(narrowed(known[name], self.dtype), np.float32) if name in rounded else known[name]
+            is_narrow = self.is_narrow(cuts[name])
+            return np.asarray(narrowed(known[name], self.dtype), np.float32) if is_narrow else known[name]
 
         try:
             feeds = ({r: value(known, r) for r in types} for known in original.values)

@@ -45,10 +45,6 @@ class _Scope(NamedTuple):
     given: Mapping[str, AttributeProto]  # attributes of the enclosing call
     depth: int  # number of enclosing bodies
 
-    def inner(self) -> _Scope:
-        """Return the scope of a body."""
-        return self._replace(depth=self.depth + 1)
-
     def tells(self, a: AttributeProto) -> bool:
         """Return whether an attribute has a value. A reference to an attribute missing in the call has none."""
         return not a.ref_attr_name or a.ref_attr_name in self.given
@@ -227,7 +223,9 @@ class ValueNumbering:
         """Return an attribute's value in canonical form."""
         if a.type in (a.GRAPH, a.GRAPHS):
             graphs = (a.g,) if a.type == a.GRAPH else a.graphs
-            return "", *(str(n) for g in graphs for n in (*self.body(g, known, scope.inner()), -1))
+            return "", *(
+                str(n) for g in graphs for n in (*self.body(g, known, scope._replace(depth=scope.depth + 1)), -1)
+            )
         plain = type(a)()
         plain.CopyFrom(a)
         plain.name = plain.doc_string = ""

@@ -304,7 +304,7 @@ class Walk:
 
     def is_rounding(self, value: str, noise: Sequence[Difference]) -> bool:
         """Return whether rounding explains the difference of a value from cutpoints. `noise`: by case, or ()."""
-        return is_rounding(self.replay, value, self.latest[value], noise, self.fed, self.fed_of_a, self.share(value))
+        return is_rounding(self.replay, value, self.latest[value], noise, self.fed, self.share(value))
 
     @property
     def agreed(self) -> set[str]:
