@@ -184,13 +184,14 @@ class PassContext:
         """
         return analysis(compute, subject)
 
-    def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None) -> bool:
+    def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None, unless: str = "") -> bool:
         """Take fuel for a rewrite of a pass without rules, and count the rewrite. Returns False without fuel: do
         nothing then.
 
-        `at`: the value or node to rewrite, reported by bisection and usable for exclusion.
+        `at`: the value or node to rewrite, reported by bisection and usable for exclusion. `unless`: the reason to
+        decline the rewrite, or empty.
         """
-        if at is not None and self.excluded and (reason := self.leaves_out(at)):
+        if at is not None and (reason := unless or (self.excluded and self.leaves_out(at))):
             self.decline(what, reason, repr(at.producer or at if isinstance(at, Value) else at))
             return False
         if not self.fuel.take():

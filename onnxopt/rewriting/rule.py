@@ -195,6 +195,7 @@ def _is_single_precision(array: Array) -> bool:
 # -- guards and builders shared by rules of several passes --------------------------------------------------------
 
 _MAX_READERS: Final = 4  # readers examined
+FORMULA: Final = "it ends a normalization or Gelu, which runtimes run as one operator"
 
 
 def quantized(m: Match, x: Value) -> bool:

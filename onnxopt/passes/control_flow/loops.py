@@ -137,9 +137,8 @@ class _Loop(Recurrence):
         limit = limit_of_trips(self)
         if limit is None or graph is None:
             return
-        if not starts_below(self, limit):
-            ctx.decline("trips", "it may begin otherwise, or compare otherwise", repr(node))
-        elif ctx.spend("trips", at=node):
+        why = "" if starts_below(self, limit) else "it may begin otherwise, or compare otherwise"
+        if ctx.spend("trips", at=node, unless=why):
             if limit.constant:
                 limit = graph.constant(limit.array.astype(np.int64), limit.name, node)
             elif types.dtype(limit) != TensorProto.INT64:
@@ -241,10 +240,7 @@ class InlineLoops(GraphPass):
             trips = _trips(node)
             if trips is None:
                 continue
-            reason = _obstacle(graph, node, trips)
-            if reason:
-                ctx.decline("inlined", reason, repr(node))
-            elif ctx.spend("inlined", at=node):
+            if ctx.spend("inlined", at=node, unless=_obstacle(graph, node, trips)):
                 if trips:
                     _inline(graph, node)
                 else:

@@ -67,9 +67,7 @@ class _Merging:
         readers = Counter(tuple(_weight(n) for n in group) for group in chosen)
         obstacles = [self._obstacle(group, readers) for group in chosen]
         for group, obstacle in zip(chosen, obstacles):
-            if obstacle:
-                self.ctx.decline("merged", obstacle, repr(group[0]))
-            elif self.ctx.spend("merged", at=group[0]):
+            if self.ctx.spend("merged", at=group[0], unless=obstacle):
                 self._merge(group)
 
     def _obstacle(self, group: list[Node], readers: Counter[tuple[Value, ...]]) -> str:

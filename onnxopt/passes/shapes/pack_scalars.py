@@ -46,9 +46,8 @@ class PackScalars(GraphPass):
             packing = _Packing(graph, concat)
             if not packing.runs:
                 continue
-            if packing.saved < 1:
-                ctx.decline("packed", "it would not leave fewer nodes", repr(concat))
-            elif ctx.spend("packed", at=concat):
+            why = "it would not leave fewer nodes" if packing.saved < 1 else ""
+            if ctx.spend("packed", at=concat, unless=why):
                 packing.carry_out()
 
 

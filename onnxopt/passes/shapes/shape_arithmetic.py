@@ -163,10 +163,7 @@ def _make_constant(node: Node, value: Value, array: Array, ctx: PassContext) -> 
 
 def _may(ctx: PassContext, what: str, node: Node, value: Value, made: Array | Value, at: Node | Value) -> bool:
     """Whether `made` may take the place of `value`: no runtime rejects it, and the pass has fuel."""
-    if is_refused(value, made):
-        ctx.decline(what, REFUSED, repr(node))
-        return False
-    return ctx.spend(what, at=at)
+    return ctx.spend(what, at=at, unless=REFUSED if is_refused(value, made) else "")
 
 
 def _is_computed(value: Value) -> bool:
@@ -274,10 +271,7 @@ def _detached(elements: list[int], like: Value) -> Value:
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
     given = node.operand(index)
     array = np.array(target, numpy_dtype(types.dtype(given)))
-    if is_refused(given, array, [node]):
-        ctx.decline(what, REFUSED, repr(node))
-        return False
-    if not ctx.spend(what, at=node):
+    if not ctx.spend(what, at=node, unless=REFUSED if is_refused(given, array, [node]) else ""):
         return False
     node.set_input(index, node.scope.constant(array, given.name, node))
     return True
