@@ -15,11 +15,11 @@ import ast
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, product
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import UsageError
@@ -27,7 +27,6 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.writer import node_protos
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, attribute_value, is_external, qualified, tensor_to_array
-from onnxopt.rewriting.matcher import same
 from onnxopt.rewriting.pattern import (
     About,
     Call,
@@ -153,21 +152,11 @@ class Example:
 
         Raises UsageError for a bare variable.
         """
-        choices = [alternatives(r) for r in self.results]
+        choices: list[tuple[Any, ...]] = [alternatives(r) for r in self.results]
         bare = [f"{c.name}(...) is an operator; " for c in chain(*choices) if isinstance(c, Var)]
         if not choices or not all(isinstance(c, Call) for c in chain(*choices)):
             raise UsageError("a pattern results in operators, not in its variables", "".join(bare[:1]) + HINT)
-        return tuple(product(*([_comparing(c) for c in row] for row in choices)))
-
-
-def _comparing(p: Any) -> Any:
-    """Return `p` with attributes as predicates, so that tensors can be compared."""
-    if isinstance(p, Either):
-        return replace(p, choices=tuple(map(_comparing, p.choices)))
-    if not isinstance(p, Call):
-        return p
-    attributes = tuple((k, v if callable(v) else partial(same, _plain(v))) for k, v in p.attributes)
-    return replace(p, inputs=tuple(map(_comparing, p.inputs)), attributes=attributes)
+        return tuple(product(*choices))
 
 
 def example(
@@ -203,10 +192,6 @@ def example(
         raise UsageError(f"a pattern cannot be made of {type(source).__name__}", HINT)
     normal = _Normaliser(exact, ignore_literals, shared, tolerance)
     return Example(tuple(normal(r) for r in read.results), read.parameters)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 # -- readers -------------------------------------------------------------------------------------------------
@@ -266,10 +251,11 @@ def _from_nodes(
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
-    """Return the attributes; a reference stands for any value. Raises UsageError for bodies."""
+    """Return the attributes, tensors as Literals; a reference stands for any value. Raises UsageError for bodies."""
     if any(a.HasField("g") or a.graphs for a in node.attribute):
         raise UsageError(f"{node.op_type}: an example holds no bodies of control flow", HINT)
-    return {a.name: _anything if a.ref_attr_name else attribute_value(a) for a in node.attribute}
+    found = {a.name: _anything if a.ref_attr_name else attribute_value(a) for a in node.attribute}
+    return {name: Literal(v) if isinstance(v, np.ndarray) else v for name, v in found.items()}
 
 
 def _require_defined(names: Iterable[str], values: Collection[str], who: str) -> None:
@@ -283,7 +269,7 @@ def _constant(value: Any) -> Pattern:
     """Return a number for a one-element constant, else a Literal to be equal."""
     if isinstance(value, (int, float)):
         return value
-    array: Array = value
+    array: Array = value.array if isinstance(value, Literal) else value
     if array.size != 1 or element_kind(array) not in "fiub":
         return Literal(array)
     number: float = array.item()

@@ -48,10 +48,13 @@ class Const:
 
 @dataclass(eq=False, repr=False)
 class Literal:
-    """A constant equal to `array` in type, shape and every element, floats within `tolerance`."""
+    """A constant equal to `array` in type, shape and elements, floats within `tolerance`; or a tensor as attribute."""
 
     array: Array
     tolerance: float = 0.0
+
+    def __call__(self, found: Any) -> bool:
+        return isinstance(found, np.ndarray) and np.array_equal(found, self.array)
 
 
 @dataclass(frozen=True, repr=False)
