@@ -26,10 +26,10 @@ from onnxopt.rewriting.matcher import (
     Bindings,
     Path,
     attribute_fits,
-    change,
     has_defaults,
     holds,
     match,
+    paths,
     possible_orders,
     reads_one_of,
 )
@@ -90,18 +90,9 @@ def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
     `options`: the pass of the rule.
     """
     roots = [root for root in rule.roots if anchor.op in root.ops]
-    walks = [walk for root in roots for walk in _walks(root, anchor)]
-    if not walks:
-        return Diagnosis(rule, anchor, reason=f"starts at {any_of(sorted(rule.anchors))}")
-    return max((_diagnosis(rule, anchor, options, walk) for walk in walks), key=lambda d: d.nearness)
-
-
-def _walks(root: Call, anchor: Node) -> Iterator[_Walk]:
-    path: Path = []
-    is_left = True
-    while is_left:
-        yield _Walk(root, anchor, path)
-        is_left = change(path)
+    found = [_diagnosis(rule, anchor, options, _Walk(root, anchor, path)) for root in roots for path in paths()]
+    told = f"starts at {any_of(sorted(rule.anchors))}"
+    return max(found, key=lambda d: d.nearness, default=Diagnosis(rule, anchor, reason=told))
 
 
 def _diagnosis(rule: Rule, anchor: Node, options: Any, walk: _Walk) -> Diagnosis:

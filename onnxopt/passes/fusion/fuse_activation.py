@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
+from onnxopt.passes.fusion import FOLDS
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
@@ -263,13 +264,7 @@ class FuseActivation(RewritePass):
     Not done: Sigmoid read by a logarithm, divisor, sign or similar, which distinguishes zeros from small numbers.
     """
 
-    # Before: otherwise a factor of the formula could be folded into weights.
-    info = PassInfo(
-        "fuse-activation",
-        opt_level=3,
-        after=("simplify-arithmetic",),
-        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
-    )
+    info = PassInfo("fuse-activation", opt_level=3, after=("simplify-arithmetic",), before=FOLDS)
     swish: bool = option(False, "Swish too")
     pooling: bool = option(False, "GlobalAveragePool too")
     rules = (

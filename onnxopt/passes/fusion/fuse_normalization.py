@@ -12,6 +12,7 @@ from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import repeated
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.passes.fusion import FOLDS
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
@@ -260,13 +261,7 @@ class FuseNormalization(RewritePass):
     Not done: types other than float32, for which the operators compute in another precision.
     """
 
-    # Before: otherwise a factor of the formula could be folded into weights.
-    info = PassInfo(
-        "fuse-normalization",
-        opt_level=3,
-        after=("simplify-arithmetic",),
-        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
-    )
+    info = PassInfo("fuse-normalization", opt_level=3, after=("simplify-arithmetic",), before=FOLDS)
     groups: bool = option(False, "GroupNormalization too")
     rules = (
         layer_normalization,
@@ -340,12 +335,5 @@ class FuseSoftmax(RewritePass):
     Not done: before opset 13 along another axis than the last, as Softmax then covers all axes from there on.
     """
 
-    # Before: otherwise a factor of the formula could be folded into weights.
-    info = PassInfo(
-        "fuse-softmax",
-        opt_level=3,
-        after=("simplify-arithmetic",),
-        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
-        ops=("Exp", "Softmax"),
-    )
+    info = PassInfo("fuse-softmax", opt_level=3, after=("simplify-arithmetic",), before=FOLDS, ops=("Exp", "Softmax"))
     rules = (softmax, softmax_of_differences, log_softmax_of_sum, log_softmax)
