@@ -14,7 +14,7 @@ from onnxopt.analysis.int64 import INT32, INT64, Group, Groups, int64_values, is
 from onnxopt.analysis.narrowing import ALWAYS, NARROW, Network
 from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.errors import ModelError, UsageError, any_of
-from onnxopt.graph import Graph, Model, Value
+from onnxopt.graph import Model, Value
 from onnxopt.graph.node import Node, present
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.proto.messages import Array, tensor_bytes
@@ -47,7 +47,8 @@ class ConvertDtype(ModelPass):
         forget_unstored(model.open_scopes())
         types.update(model)
         for scope in reversed([*model.open_scopes()]):  # outer ones first: behind onnxruntime's own operators
-            if not scope.root.is_function and _lacks_types(scope):
+            untyped = (v for node in scope for v in present(node.outputs) if not v.dtype)
+            if not scope.root.is_function and any(untyped):
                 learn_shapes(scope)
         decline = partial(ctx.decline, "narrow")
         plan = FloatPlan(
@@ -72,11 +73,6 @@ class ConvertDtype(ModelPass):
                 f"--target-opset {least} converts it first",
             )
         return opset > 0
-
-
-def _lacks_types(scope: Graph) -> bool:
-    """Whether the element type of a result is unknown."""
-    return any(not v.dtype for node in scope for v in present(node.outputs))
 
 
 _VALUE: Final = 1 << 20  # cost, in Casts, of an int64 value, or of a constant of _LARGE bytes or more
@@ -121,12 +117,9 @@ class Int64Plan(Plan[Group]):
         inputs, outputs = ([], []) if keep_io or graph.skipped else (graph.inputs, graph.outputs)
         given = {v for v in inputs if is_int64(v) and v.name not in graph.initializers}
         self.groups = Groups(model, given)
-        made = {v for v in outputs if v not in given and self._may_be_given_out(v)}
-        self.interface = made | {v for v in given if not v.is_output}
-
-    def _may_be_given_out(self, value: Value) -> bool:
-        """Whether an output of the model may have another type."""
-        return is_int64(value) and value not in self.model.repeated and _is_made(value) and self.groups.fits(value)
+        made = (v for v in outputs if v.producer is not None and not v.is_stored and not v.is_input)
+        chosen = {v for v in made if is_int64(v) and v not in model.repeated and self.groups.fits(v)}
+        self.interface = chosen | {v for v in given if not v.is_output}
 
     def values(self) -> Iterator[Value]:
         """Yield the int64 values in scopes that passes may change."""
@@ -180,8 +173,3 @@ def _add_value(network: Network, sides: set[int], cost: int) -> None:
         network.add_edge(wide, NARROW_SIDE, cost)
         for side in sides - {NARROW_SIDE}:
             network.add_edge(side, wide, ALWAYS)
-
-
-def _is_made(value: Value) -> bool:
-    """Whether a node produces the value, and the value is neither a constant nor an input."""
-    return value.producer is not None and not value.is_stored and not value.is_input

@@ -173,17 +173,14 @@ def _of_slice(node: Node, rank: int, kept: Kept) -> Kept:
     """Return the keys kept by a Slice: all facts if queries and keys are cropped at the end, else whether the first key
     stays."""
     starts, _, axes, steps = [*node.inputs[1:], None, None][:4]
-    if starts is None or axes is None or not axes.constant or not _is_one_each(steps):
+    by_one = steps is None or (steps.constant and (steps.array == 1).all())
+    if starts is None or axes is None or not axes.constant or not by_one:
         return Kept.UNKNOWN
     cut = [int(a) % rank for a in axes.array]
     begin = dict(zip(cut, starts.array)) if starts.constant else dict.fromkeys(cut, -1)
     if begin.get(rank - 1, 0) != 0:
         return Kept.UNKNOWN
     return kept if begin.get(rank - 2, 0) == 0 else min(kept, Kept.FIRST)
-
-
-def _is_one_each(steps: Value | None) -> bool:
-    return steps is None or (steps.constant and bool((steps.array == 1).all()))
 
 
 # -- scores -------------------------------------------------------------------------------------------------------

@@ -153,8 +153,9 @@ class Match:
 
     def _require_in_range(self, wide: Array, data: Array) -> None:
         """Decline if casting `wide` to `data` gives unwanted infinities or zeros."""
-        if is_float(data) and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
-            raise Declined("the folded constant overflows its type")
+        if is_float(data) and not is_finite(data):
+            if is_finite(wide) or all(is_finite(v.array) for v in self._bound()[0] if is_float(v.array)):
+                raise Declined("the folded constant overflows its type")
         if data is not wide and is_float(data) and underflows(wide, data):
             raise Declined("the folded constant underflows its type")
 
@@ -203,9 +204,6 @@ class Match:
         value.constant = True
         value.array = np.broadcast_to(element, data.shape)
         return value
-
-    def _is_made_of_finite(self) -> bool:
-        return all(is_finite(v.array) for v in self._bound()[0] if is_float(v.array))
 
     def _type_of(self, value: Value) -> np.dtype[Any]:
         if value.constant:

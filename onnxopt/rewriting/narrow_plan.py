@@ -90,7 +90,9 @@ class FloatPlan(Plan[Node]):
 
     def _look(self, node: Node) -> None:
         callee = self.calls.of(node, self)
-        found = self._slots(node) if callee is None else callee.slots
+        found = NONE if stays_wide(node) else slots(node.op, node.scope.opset(node.domain), self.dtype)
+        if callee is not None:
+            found = callee.slots
         if (
             not any(map(is_wide, (*node.inputs, *node.outputs)))
             or self.is_cast(node)
@@ -110,9 +112,6 @@ class FloatPlan(Plan[Node]):
             self.called[node] = callee
         if self._is_worth_it(node, reads) or (callee is not None and callee.wanted):
             self.wanted[node] = None
-
-    def _slots(self, node: Node) -> Slots:
-        return NONE if stays_wide(node) else slots(node.op, node.scope.opset(node.domain), self.dtype)
 
     def _obstacle(self, node: Node, reads: list[Value], gives: list[Value], callee: Callee | None) -> str:
         """Return the reason to stay wide, or an empty string."""

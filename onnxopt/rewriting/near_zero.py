@@ -56,10 +56,11 @@ def _tells(node: Node, v: Value) -> bool:
     if node.op == "MaxPool":
         return len(node.outputs) > 1  # indices
     if node.op == "Mul":
-        return _most(node) > _MAX_FACTOR
+        return any(np.abs(_float(u)).max(initial=0) > _MAX_FACTOR for u in node.operands if u.constant)
     if node.op == "Div":
         return 1 in node.places(v) or _least(node, v) * _MAX_FACTOR < 1
-    return node.op == "Pow" and 0 in node.places(v) and not _keeps_zero(node)
+    exponent = node.inputs[1] if node.op == "Pow" and 0 in node.places(v) else None
+    return exponent is not None and not (exponent.constant and (_float(exponent) > 0).all())
 
 
 def _handed_to(v: Value) -> Iterator[Value]:
@@ -97,23 +98,12 @@ def _raises(node: Node, v: Value) -> bool:
     return any(b is not None and b is not v and b.constant and (_float(b) >= _MIN_THRESHOLD).all() for b in bounds)
 
 
-def _keeps_zero(power: Node) -> bool:
-    exponent = power.inputs[1]
-    return exponent is not None and exponent.constant and bool((_float(exponent) > 0).all())
-
-
 def _least(node: Node, v: Value) -> float:
     """Return the smallest magnitude of constants beside `v`; if unknown 0, for a divisor 1."""
     others = [u for u in node.inputs if u is not v and u is not None]
     if not others or not all(u.constant for u in others):
         return 1.0 if node.op == "Div" else 0.0
     return float(min(np.abs(_float(u)).min(initial=np.inf) for u in others))
-
-
-def _most(node: Node) -> float:
-    """Return the largest magnitude of a node's constant operands."""
-    constants = (u for u in node.operands if u.constant)
-    return float(max((np.abs(_float(u)).max(initial=0) for u in constants), default=0))
 
 
 def _float(constant: Value) -> Array:

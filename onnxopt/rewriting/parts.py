@@ -154,8 +154,8 @@ def _picked(gather: Node, rank: int) -> list[tuple[int, int, int, int]]:
 
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:
-    """Whether a Transpose keeps the element order and its neighbour `beside` is a Reshape."""
-    if beside is None or not _has_constant_dims(beside):
+    """Whether a Transpose keeps the element order, and its neighbour `beside` is a Reshape, or alike, to constants."""
+    if beside is None or beside.op not in SAME_ORDER or not all(v.constant for v in beside.operands[1:]):
         return False
     if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
         return False
@@ -188,11 +188,6 @@ def keeps_order(node: Node) -> bool:
 def _moves_ones(dims: Sequence[Dim], perm: Sequence[int]) -> bool:
     moving = [i for i in perm if dims[i] != 1]
     return moving == sorted(moving)
-
-
-def _has_constant_dims(node: Node) -> bool:
-    """Whether a node is a Reshape, or a similar operator, with constant operands."""
-    return node.op in SAME_ORDER and all(v.constant for v in node.operands[1:])
 
 
 def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:

@@ -294,7 +294,8 @@ def obstacle(graph: Graph, body: Graph) -> str:
         return "the body is marked to be left alone"
     if body.initializers and not graph.holds_initializers:
         return "the body has initializers, a function cannot"
-    if len(body.proto.sparse_initializer) or _hands_on_outer(body):
+    inner = (b for n in body.walk() for b in n.bodies.values())  # inlining renames what they hand on
+    if len(body.proto.sparse_initializer) or any(v.graph is body for b in inner for v in b.outputs):
         return "a body inside hands out what is not its own, or is sparse"
     return ""
 
@@ -302,12 +303,6 @@ def obstacle(graph: Graph, body: Graph) -> str:
 def misleads(pairs: Iterable[tuple[Value | None, Array | Value | None]]) -> bool:
     """Whether replacing each value by its partner may make onnxruntime reject a body that never runs."""
     return any(v is not None and r is not None and v.is_used and is_refused(v, r) for v, r in pairs)
-
-
-def _hands_on_outer(body: Graph) -> bool:
-    """Whether a nested body outputs a value of `body`, which inlining renames."""
-    inner = [b for n in body.walk() for b in n.bodies.values()]
-    return any(v.graph is body for b in inner for v in b.outputs)
 
 
 def forward_results(graph: Graph, node: Node, results: Sequence[Value | None]) -> None:

@@ -182,14 +182,10 @@ def attributes(form: AttributeForm, values: list[Value | None]) -> dict[str, obj
         if i >= len(form.names) or not v.constant:
             raise Declined(f"an attribute has to say it before opset {form.since}")
         name, array = form.names[i], v.array
-        if name in _SCALAR_ATTRIBUTES and not _is_single_precision(array):
+        if name in _SCALAR_ATTRIBUTES and not (array.astype(np.float32).astype(array.dtype) == array).all():
             raise Declined("the attribute holds single precision only")
         found[name] = float(array.reshape(())) if name in _SCALAR_ATTRIBUTES else array.reshape(-1).tolist()
     return found
-
-
-def _is_single_precision(array: Array) -> bool:
-    return bool((array.astype(np.float32).astype(array.dtype) == array).all())
 
 
 # -- guards and builders shared by rules of several passes --------------------------------------------------------

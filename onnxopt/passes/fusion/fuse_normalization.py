@@ -200,7 +200,8 @@ def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
     dims = m.shape(m.rows.output)
     m.require(dims is not None and (*dims[:1], *dims[2:]) == (1, size, 1), "not one row after the other")
     m.require(m.mean.keeps_dims, "not the means of rows")
-    m.require(all(axes_but_one(n) for n in (m.mean, m.moment)), "not the means of rows")
+    axes = [sorted(a % 4 for a in listed_axes(n) or ()) for n in (m.mean, m.moment)]
+    m.require(axes == [[0, 2, 3]] * 2, "not the means of rows")
     m.require(types.same_shape(x, m.back.output), "not provably the same shape")
     return m.op.LayerNormalization(x, factors(m, x, size, None), axis=-1, epsilon=m.norm.attr("epsilon"))
 
@@ -208,11 +209,6 @@ def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
 def filled_with(value: Value, number: int) -> bool:
     element = repeated(value)
     return element is not None and bool(element == number)
-
-
-def axes_but_one(node: Node) -> bool:
-    """Whether the node reduces all of four axes but the second."""
-    return sorted(a % 4 for a in listed_axes(node) or ()) == [0, 2, 3]
 
 
 @rewrite(

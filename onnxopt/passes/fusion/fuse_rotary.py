@@ -98,17 +98,12 @@ def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
 )
 def rotary_of_numbers(m: Match, a: Value, b: Value, cos: Value, sin: Value) -> Value:
     """(a + i b) (c + i s) = RotaryEmbedding(x, c, s, interleaved = 1), of complex numbers, which are pairs in x."""
-    x = m.known(_paired(m, a, b), "not pairs of features")
+    x, other = _every_other(m, a, 0), _every_other(m, b, 1)
+    x = m.known(x if x is other else None, "not pairs of features")
     _require_heads(m, x)
     last = all(listed_axes(n) in ([4], [-1]) for n in (m.first, m.second)) and m.turned.attr("axis") in (-1, 4)
     m.require(last and types.same_shape(x, m.anchor.output), "not pairs of features")
     return _rotated(m, x, (cos, cos), (sin, sin), interleaved=1)
-
-
-def _paired(m: Match, a: Value, b: Value) -> Value | None:
-    """Return x if `a` holds the even and `b` the odd elements of its last axis, else None."""
-    found = [_every_other(m, v, place) for place, v in enumerate((a, b))]
-    return found[0] if found[0] is found[1] else None
 
 
 def _every_other(m: Match, value: Value, place: int) -> Value | None:

@@ -94,7 +94,9 @@ class _Merging:
         x, w, b = node.inputs[0], node.inputs[1], node.input(2)
         if x is None or x.constant or w is None or not w.is_stored or not _is_product(node, w):
             return False
-        if b is not None and not _is_bias(node, w, b):
+        if b is not None and not b.constant:
+            return False
+        if b is not None and linear.bias_of(node, b.array, linear.output_channels(node, w.array)) is None:
             return False
         quantized = producer(x, "DequantizeLinear") is not None
         return not quantized and all(user.op != "QuantizeLinear" for user in node.output.users)
@@ -170,11 +172,6 @@ def _is_product(node: Node, w: Value) -> bool:
     """Whether the weights have the rank of a matrix, or of an ungrouped convolution."""
     rank = len(w.constant_type()[1])
     return rank == 2 if node.op != "Conv" else rank > 2 and node.attr("group") == 1
-
-
-def _is_bias(node: Node, w: Value, b: Value) -> bool:
-    """Whether an operand is a constant with a number for each output channel."""
-    return b.constant and linear.bias_of(node, b.array, linear.output_channels(node, w.array)) is not None
 
 
 def _weight(node: Node) -> Value:

@@ -211,7 +211,8 @@ def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], befo
     found = there.get(tuple(content)) if content is not None else None
     if content is None or node is None or found is None or found.place >= before:
         return
-    if types.dtype(value) != TensorProto.INT64 or not _is_computed(value) or not _makes_dead(node):
+    alone = any(not v.constant and v.only_user is node for v in present(node.inputs))  # an operand dies with the node
+    if types.dtype(value) != TensorProto.INT64 or not alone or not _is_computed(value):
         return
     maker = found.tensor.producer
     if maker is None or maker.graph is None:
@@ -231,11 +232,6 @@ def _read_vector(value: Value, data: ShapeData) -> list[Any] | None:
     if content is None or content.ndim != 1 or not value.users or value.is_output:
         return None
     return list(content.tolist())
-
-
-def _makes_dead(node: Node) -> bool:
-    """Whether an operand is computed for this node alone."""
-    return any(not v.constant and v.only_user is node for v in present(node.inputs))
 
 
 def _join_chosen(node: Node, data: ShapeData, ctx: PassContext) -> None:
