@@ -192,6 +192,7 @@ def attributes(form: AttributeForm, values: list[Value | None]) -> dict[str, obj
 
 _MAX_READERS: Final = 4  # readers examined
 FORMULA: Final = "it ends a normalization or Gelu, which runtimes run as one operator"
+FOLDS: Final = ("conv-add-folding", "matmul-scale-folding", "scale-propagation")  # passes that take factors of formulas
 
 
 def quantized(m: Match, x: Value) -> bool:

@@ -10,13 +10,12 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
-from onnxopt.passes.fusion import FOLDS
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.near_zero import told_from_zero
-from onnxopt.rewriting.rule import is_number, known_axes
+from onnxopt.rewriting.rule import FOLDS, is_number, known_axes
 
 _ROUNDING: Final = 2.0**-22  # of a float32 attribute, perhaps written with seven digits
 

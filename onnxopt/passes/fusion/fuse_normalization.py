@@ -12,13 +12,12 @@ from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import repeated
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.passes.fusion import FOLDS
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.index_maps import inverse
-from onnxopt.rewriting.rule import is_number, known_axes, listed_axes
+from onnxopt.rewriting.rule import FOLDS, is_number, known_axes, listed_axes
 
 _MAX_SCALE: Final = 1 << 18  # elements of a scale
 
