@@ -220,35 +220,27 @@ class Replay:
             return True, differences, None
         if self.is_narrow(value):
             differences = [d._replace(note=_OVER.get(d.note, d.note)) for d in differences]
-        if self.pairs.of.get(value) == value:  # a value of equal name has equal shape
-            return False, differences, None
-        best = self._closest(value, mine, found, share)
-        if best is not None and (best[0] or any(d.note for d in differences)):  # different shapes: the closest view
-            return best
-        return False, differences, None
-
-    def _closest(
-        self, value: str, mine: list[Any], found: list[Any], share: float
-    ) -> tuple[bool, list[Difference], View] | None:
-        """Return (whether B's values agree, differences by case, view) for the first view that agrees, or closest."""
-        best: tuple[bool, list[Difference], View] | None = None
-        for view in views(mine, found):
+        # A value of equal name has equal shape.
+        tried = list[tuple[list[Difference], View]]()
+        for view in views(mine, found) if self.pairs.of.get(value) != value else ():
             held = [self._difference(value, view(x, i), y, share) for i, (x, y) in enumerate(zip(mine, found))]
             if all(d.within(share) for d in held):
                 return True, held, view
-            if best is None or sum(d.relative for d in held) < sum(d.relative for d in best[1]):
-                best = False, held, view
-        return best
+            tried.append((held, view))
+        if tried and any(d.note for d in differences):  # different shapes: the closest view
+            return False, *min(tried, key=lambda one: sum(d.relative for d in one[0]))
+        return False, differences, None
 
     def _differences(self, value: str, mine: list[Any], found: list[Any], share: float) -> list[Difference]:
         """Return the differences by case, in A's layout, and losses of the narrower type."""
         differences = [self._difference(value, x, y, share) for x, y in zip(mine, found, strict=True)]
+        notes = [""] * len(differences)
         if self.held:  # A may become infinite from rounded numbers, unlike from its own
-            differences = _noted(differences, map(lost, self.mine(value), found))
+            notes = [*map(lost, self.mine(value), found)]
         if self.digits and self.is_narrow(value):
             small = (is_too_small(x, self.dtype) for x in self.mine(value))
-            differences = _noted(differences, (TOO_SMALL if s else "" for s in small))
-        return differences
+            notes = [note or TOO_SMALL * is_small for note, is_small in zip(notes, small)]
+        return [Difference(note=note) if note and not d.note else d for d, note in zip(differences, notes)]
 
     def _as_narrow(self, value: str, found: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return (A's values, B's values) as comparable in the narrower type."""
@@ -282,8 +274,3 @@ def _results(
         for name, value in opened.run(values).items():
             found[name].append(value)
     return found
-
-
-def _noted(differences: Iterable[Difference], notes: Iterable[str]) -> list[Difference]:
-    """Return the differences, replaced by notes where there is a note."""
-    return [d if d.note or not note else Difference(note=note) for d, note in zip(differences, notes, strict=True)]
