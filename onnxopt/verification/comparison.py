@@ -133,7 +133,8 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         skeletons = read(a, of_a), read(b, of_b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype, int32=options.int32)
-        plan = of_both(make_plan(models[0], skeletons[0].values), Side(skeletons[0]), Side(skeletons[1]))
+        side = Side(skeletons[0])
+        plan = of_both(make_plan(models[0], skeletons[0].values, side), side, Side(skeletons[1]))
         fix_dims(plan, options.dims)
         if options.int32:
             plan.hold_int32()

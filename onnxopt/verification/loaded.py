@@ -231,7 +231,7 @@ class Loaded(Original):
             self._sides[0] = side
         ask = (skeleton.proto, skeleton.values, self.options)
         try:
-            return own_cases(*ask, override=self.override, stepwise=self.figures, uses=side.uses)
+            return own_cases(*ask, override=self.override, stepwise=self.figures, side=side)
         except ValueError as e:
             raise ModelError(f"{self.paths[0]}: not a valid model: {e}", "export it anew, or repair it") from e
 

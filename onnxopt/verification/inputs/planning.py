@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto
+from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_CODE, TYPES
@@ -20,7 +20,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, missing
 from onnxopt.verification.inputs.feeding import Data, Read, read_array
 from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
-from onnxopt.verification.inputs.sizes import Sizes, sums
+from onnxopt.verification.inputs.sizes import Side, Sizes, sums
 from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
 from onnxopt.verification.model.decisions import MAY_DECIDE, Changing, Deciding, is_random_model
@@ -94,9 +94,12 @@ def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
 _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 
 
-def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None, uses: Uses | None = None) -> Plan:
-    """Return the plan of the original. array: reads initializers with data outside `proto`; uses: if known."""
-    uses = uses or Uses(proto.graph, proto.functions)
+def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None, side: Side | None = None) -> Plan:
+    """Return the plan of the original. array: reads initializers with data outside `proto`.
+
+    side: of the original, for its uses of inputs; it gets the sizes found.
+    """
+    uses = side.uses if side is not None else Uses(proto.graph, proto.functions)
     graph, functions, given = uses.graph, proto.functions, overridable(proto)
     ops = operators_of(graph, functions)
     plan = Plan([_spec(i.name, i.type, uses.found) for i in required(graph)], [i.name for i in graph.input])
@@ -109,7 +112,11 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
     if plan.symbols:
-        _add_sizes(plan, graph, functions, windows=not WINDOWS.isdisjoint(ops))
+        found = Sizes(graph, functions, {i.name: i.shape for i in plan.inputs})
+        _add_sizes(plan, graph, found, windows=not WINDOWS.isdisjoint(ops))
+        # Guessed shapes are for the choice of sizes alone.
+        if side is not None and all(tensor_type(i.type)[1] == s.shape for i, s in zip(required(graph), plan.inputs)):
+            side.sizes = found
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
@@ -117,8 +124,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     return plan
 
 
-def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
-    found = Sizes(graph, functions, {i.name: i.shape for i in plan.inputs})
+def _add_sizes(plan: Plan, graph: GraphProto, found: Sizes, *, windows: bool) -> None:
     plan.addends, plan.demanded, plan.traced = sums(graph), found.required, found.traced
     plan.baked, plan.stride = found.baked, found.stride
     if windows:
@@ -163,14 +169,14 @@ def own_cases(
     *,
     override: bool = True,
     stepwise: bool = False,
-    uses: Uses | None = None,
+    side: Side | None = None,
 ) -> tuple[Plan, list[tuple[Recipe, Read]]]:
     """Return the plan of the original, and the optimizer's own cases with readers of their data.
 
-    Arguments: see `Verifier.describe`; stepwise: see `Job`; uses: of the original's inputs, if known. Raises
+    Arguments: see `Verifier.describe`; stepwise: see `Job`; side: see `make_plan`. Raises
     UsageError for unknown inputs and dims.
     """
-    plan = make_plan(original, array, uses)
+    plan = make_plan(original, array, side)
     if options.int32:
         plan.hold_int32()
     if not override:
