@@ -142,8 +142,7 @@ class Layout:
 
     def add(self, tensor: TensorProto, data: Array | bytes) -> None:
         """Put bytes in memory into the data file."""
-        size = data.nbytes if isinstance(data, np.ndarray) else len(data)
-        self.pieces.append(_Piece(tensor, size, data))
+        self.pieces.append(_Piece(tensor, _size(data), data))
 
     def add_from(self, tensor: TensorProto, source: Path, start: int, length: int) -> None:
         """Put bytes of another file into the data file."""
@@ -336,8 +335,8 @@ def _place_new(
         layout.inside[at] = data
 
 
-def _size(data: Array | Stored) -> int:
-    return len(data) if isinstance(data, Stored) else data.nbytes
+def _size(data: Array | bytes | Stored) -> int:
+    return data.nbytes if isinstance(data, np.ndarray) else len(data)
 
 
 def _flat(data: Array | bytes) -> memoryview:

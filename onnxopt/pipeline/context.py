@@ -15,7 +15,7 @@ from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.records import Instrument, PipelineReport, Site, ask, tell
 from onnxopt.pipeline.registry import disabled_requirement
-from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, configured, declare_config, declared
+from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, declare_config, declared, options_by_key
 from onnxopt.rewriting import Fuel, RuleReport
 from onnxopt.rewriting.driver import Decline
 
@@ -168,7 +168,9 @@ class PassContext:
 
     def configured(self, p: Pass) -> Pass:
         """Return `p` with options from the context's config where `p` has the default."""
-        return configured(p, self.config) if self.config else p
+        options = [(key, f) for key, f in options_by_key(type(p)).items() if key in self.config] if self.config else []
+        changes = {f.name: self.config[key] for key, f in options if getattr(p, f.name) == f.default}
+        return dataclasses.replace(p, **changes) if changes else p
 
     # -- asked by passes ---------------------------------------------------------------------------------
 

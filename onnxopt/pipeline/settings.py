@@ -143,16 +143,6 @@ def _known(keys: Mapping[str, ConfigKey], name: Any) -> ConfigKey:
     return found
 
 
-def configured(p: Pass, config: Mapping[str, Any]) -> Pass:
-    """Return `p` with options from `config` where `p` has the default."""
-    changes = {
-        f.name: config[key]
-        for key, f in options_by_key(type(p)).items()
-        if key in config and getattr(p, f.name) == f.default
-    }
-    return dataclasses.replace(p, **changes) if changes else p
-
-
 # -- targets ------------------------------------------------------------------------------------------------------
 
 ANY: Final = "any"
