@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.reporting.html.markup import Markup, join, link, num, panel, row, table, tag
-from onnxopt.reporting.plain import change, left_out, pass_hits, statistics, summary, verdict, warnings
+from onnxopt.reporting.plain import change, left_out, pass_hits, reasons, statistics, summary, verdict, warnings
 from onnxopt.reporting.stats_text import exact
 
 Row = tuple[Any, ...]  # an operator, and how often each model has it
@@ -179,19 +179,13 @@ def _signed(n: int, text: str) -> Markup:
 def declined(data: dict[str, Any]) -> Markup:
     """Returns each reason with its count and an example node."""
     spots = data["examples"]
+    found = reasons(data["history"]["report"]["pipeline"]["passes"])
     rows = [
-        (d["count"], rule, why, d["example"], p["name"])
-        for p in data["history"]["report"]["pipeline"]["passes"]
-        for rule, record in p["rules"].items()
-        for why, d in record["declined"].items()
-    ]
-    rows.sort(key=lambda r: (-r[0], r[1], r[2]))
-    body = [
         row(rule, tag("td", why), num(exact(n)), tag("td", link(at, spots.get(at))), class_="mono", title=name)
-        for n, rule, why, at, name in rows
+        for name, rule, why, at, n in sorted(found, key=lambda r: (-r[4], *r[1:3]))
     ]
     heads = ("rule", "why not", "times", "for example")
-    listed = table(heads, body, ["times"], "scroll stacked") if rows else None
+    listed = table(heads, rows, ["times"], "scroll stacked") if rows else None
     none = tag("p", "No rule declined anything.", class_="none")
     return panel("Declined", "where a rule's pattern matched, but a guard said no", listed or none, id="declined")
 
