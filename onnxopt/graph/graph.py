@@ -164,13 +164,10 @@ class Graph(Scope):
         node.graph = None
         self.size -= 1
         del self.by_op[node._op][node]
-        model.marked.pop(node, None)
-        model.axes.pop(node, None)
         self.nodes_changed = True
         self._drop_uses(node.inputs, node)
         model.version += 1
-        for watch in model.watchers:
-            watch(node)
+        model.forget(node)
         node.inputs, node.outputs, node._places = [], [], None
 
     def move_after(self, node: Node, place: Node) -> None:
@@ -189,10 +186,7 @@ class Graph(Scope):
                 if v is not None and node in v.users:
                     self.drop_use(v, node)
             node.graph = None  # the node was removed with its owner
-            self.model.marked.pop(node, None)
-            self.model.axes.pop(node, None)
-            for watch in self.model.watchers:
-                watch(node)
+            self.model.forget(node)
         for v in self.outputs:
             v.output_count -= 1
 

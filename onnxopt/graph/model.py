@@ -162,6 +162,13 @@ class Model:
         for watch in self.watchers:
             watch(node)
 
+    def forget(self, node: Node) -> None:
+        """Drop what is known of a removed node, and report the node."""
+        self.marked.pop(node, None)
+        self.axes.pop(node, None)
+        for watch in self.watchers:
+            watch(node)
+
     def marked_since(self, clock: int) -> list[Node]:
         """Return the nodes marked after `clock`, the latest first."""
         found = []
