@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, TypeProto, ValueInfoProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.inference import other_types
 from onnxopt.errors import ModelError
 from onnxopt.graph.bindings import copies_before
-from onnxopt.graph.dims import as_written
+from onnxopt.graph.dims import as_written, is_invented, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, Names, inner_scopes, values_read
 from onnxopt.graph.node import Node
@@ -216,8 +215,11 @@ class _Border:
         # Declared only: for operators unknown to inference.
         if value.name in self.declared:
             return self.declared[value.name]
-        kind = other_types(self.graph.model).get(value.name)
-        if kind is None and fed:
+        kind = TypeProto()
+        types.update(self.graph.model)
+        kind.MergeFrom(self.graph.model.containers.get(value, kind))
+        rename_dims(kind, self._symbol)
+        if kind.WhichOneof("value") is None and fed:
             raise ModelError(
                 f"{self.graph.model.name}: {value.graph.path}: the type of `{value.name}` is unknown",
                 "declare it: add a value_info for it to the model",
@@ -238,6 +240,5 @@ class _Border:
         if "@" not in dim and not dim.startswith("{"):
             return str(as_written(dim))
         if dim not in self._symbols:
-            name, invented, run = dim.strip("{}").partition("@")
-            self._symbols[dim] = self._taken.fresh("dim" if invented and not run.isdigit() else name)
+            self._symbols[dim] = self._taken.fresh("dim" if is_invented(dim) else dim.strip("{}"))
         return self._symbols[dim]

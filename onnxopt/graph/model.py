@@ -14,7 +14,7 @@ from onnxopt.plaintext import counted
 from onnxopt.proto.messages import Array, is_external, qualified, tensor_to_array
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, ModelProto, TensorProto
+    from onnx import FunctionProto, ModelProto, TensorProto, TypeProto
 
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
@@ -133,7 +133,7 @@ class Model:
         self.inferred_clock = -1
         # whether inference left some dim without a name from the file and without a number, or some rank unknown
         self.is_vague = False
-        self.is_swept = False  # whether a sweep learnt the shapes of all values once: see analysis/loading.py
+        self.containers: dict[Value, TypeProto] = {}  # types of values other than tensors, known so far
 
     @property
     def name(self) -> str:

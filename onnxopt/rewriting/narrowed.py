@@ -11,6 +11,7 @@ from typing import Final
 from onnx import FunctionProto, NodeProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.facts import infer_new
 from onnxopt.analysis.narrowing import NONE, Slots
 from onnxopt.analysis.shapes.sweep import type_outputs
 from onnxopt.graph.graph import Graph
@@ -191,7 +192,7 @@ class Calls:
                 self._type_body(node, body)
             type_outputs(node)
             if any(v is not None and not v.constant and not v.dtype for v in node.outputs):
-                types.infer_node(node)
+                infer_new(node)
 
     def _type_body(self, node: Node, body: Graph) -> None:
         """Set types of a body's inputs, as declared or else as the node's inputs; and of the node's results."""
