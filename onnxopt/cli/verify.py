@@ -81,7 +81,7 @@ def verify(
     from onnxopt.io import blaming
     from onnxopt.reporting.progress import Progress
     from onnxopt.verification import INCONCLUSIVE, WITHIN_NOISE, VerifyOptions
-    from onnxopt.verification.comparison import compare_files
+    from onnxopt.verification.two_files import compare_files
 
     options.load_plugins(given.pop("plugins"))
     files, datasets = _split(inputs)

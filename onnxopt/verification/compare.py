@@ -148,10 +148,6 @@ def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float)
     return rtol, least if options.atol is None else options.atol
 
 
-def _element_type(value: Any) -> str:
-    return _kind(value[0] if isinstance(value, list) and value else value)[0]
-
-
 def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float = 0.0) -> OutputRecord:
     """Return the comparison of the result's output `b` with the original's `a`. `explained`: see `tolerance`."""
     is_narrow = options.dtype and getattr(b, "dtype", None) == options.dtype
@@ -165,7 +161,7 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float 
         _discrete(record, a, b, found.largest, options)
     else:
         record.max_abs, record.max_rel = found.largest, found.relative
-        dtype = _element_type(a)
+        dtype, _ = _kind(a[0] if isinstance(a, list) and a else a)
         rtol, atol = tolerance(dtype, options, explained, found.span)
         if found.largest > atol + rtol * found.span:
             record.ok, record.note = False, found.words

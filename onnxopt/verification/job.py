@@ -65,9 +65,8 @@ class Step:
     """A file run in place of a part of a model."""
 
     file: Path
-    inputs: tuple[str, ...]  # names required
+    inputs: tuple[str, ...]  # names fed, if known
     outputs: tuple[str, ...]  # names computed
-    optional: tuple[str, ...] = ()  # names fed if known
 
 
 @dataclass(eq=False, repr=False)

@@ -42,7 +42,7 @@ class Composition:
         values = dict(feeds)
         for step in self._steps:
             engine = self._opened(str(step.file))
-            given = {name: values[name] for name in (*step.inputs, *step.optional) if name in values}
+            given = {name: values[name] for name in step.inputs if name in values}
             values.update(zip(engine.outputs, engine.run(given), strict=True))
         return [values[name] for name in self.outputs]
 
@@ -231,7 +231,7 @@ class Loaded(Original):
             self._sides[0] = side
         ask = (skeleton.proto, skeleton.values, self.options)
         try:
-            return own_cases(*ask, override=self.override, stepwise=self.figures, side=side)
+            return own_cases(*ask, override=self.override, is_long=self.figures or bool(self.steps), side=side)
         except ValueError as e:
             raise ModelError(f"{self.paths[0]}: not a valid model: {e}", "export it anew, or repair it") from e
 

@@ -23,7 +23,7 @@ from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import CPU
-from onnxopt.verification.verdict import Proof, could_jump, differences, largest, settle, together
+from onnxopt.verification.verdict import Proof, could_jump, largest, largest_noise, settle, together
 from onnxopt.worker.serving import Died, Refused
 
 _CASES_TOGETHER: Final = 3  # cases compared in pieces together
@@ -82,7 +82,7 @@ class SecondLook(CaseRunner):
             return False
         pieces, places, noise = seen
         if self.options.by_tolerance or failed is not None:
-            verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
+            verdict.pieces, verdict.places, verdict.noise = pieces, places, largest_noise(noise)
             return True
         status = verdict.status
         settle(verdict, pieces, places, noise)
@@ -164,7 +164,7 @@ class SecondLook(CaseRunner):
 
     def _beside(self, verdict: Verification, seen: Seen) -> Seen:
         """Return `seen`, or a closer comparison if the whole differs far beyond noise while pieces agree."""
-        noise = max(largest(seen[2]).values(), default=math.inf)
+        noise = max(largest_noise(seen[2]).values(), default=math.inf)
         if not self.options.dtype:  # a flipped decision, or a wrong channel negligible beside a larger channel
             is_far = verdict.worst_rel > _MAX_NOISE_FACTOR * noise
         else:  # digits lost in float16, while all pieces agree in float16; unknown noise never shows a loss
@@ -238,7 +238,7 @@ class SecondLook(CaseRunner):
         decides: whether the verdict depends on noise. Otherwise measuring stops once the worst output's difference is
         explained, and the result may be measured in place of the original.
         """
-        differ, told = differences(verdict.cases), verdict.worst
+        differ, told = largest((o.name, o.max_rel) for c in verdict.cases for o in c.outputs), verdict.worst
         most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
         names = sorted(names, key=lambda name: name not in most)[:_CASES_TOGETHER]
         self.hold(names)

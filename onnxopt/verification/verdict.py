@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,7 +35,7 @@ def settle(
     verdict: Verification, pieces: Pieces, places: list[Place], noise: Mapping[str, Mapping[str, float]]
 ) -> None:
     """Set the verdict from the second look. `noise`: by case."""
-    verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
+    verdict.pieces, verdict.places, verdict.noise = pieces, places, largest_noise(noise)
     open_ = [o for _, o in _differing(verdict.cases)]
     # Rounding explains no expected file, and no missing elements.
     if any(getattr(o, "against", "") or o.note.endswith(NOTHING) for o in open_):
@@ -65,20 +65,17 @@ def _is_noise(verdict: Verification, places: Sequence[Place], noise: Mapping[str
     return is_fine and all(o.max_rel <= known.get(o.name, 0.0) for known, o in every)
 
 
-def largest(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the largest noise over all cases, by output."""
-    found: dict[str, float] = {}
-    for known in noise.values():
-        found.update((name, max(share, found.get(name, 0.0))) for name, share in known.items())
-    return found
+def largest(found: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the largest number of each output, over all cases."""
+    most: dict[str, float] = {}
+    for name, number in found:
+        most[name] = max(number, most.get(name, 0.0))
+    return most
 
 
-def differences(records: Sequence[CaseRecord]) -> dict[str, float]:
-    """Return the largest relative difference over all cases, by output."""
-    found: dict[str, float] = {}
-    for output in (o for c in records for o in c.outputs):
-        found[output.name] = max(output.max_rel, found.get(output.name, 0.0))
-    return found
+def largest_noise(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the largest noise of each output. `noise`: by case."""
+    return largest(pair for known in noise.values() for pair in known.items())
 
 
 def word(verdict: Verification, weak: Sequence[str], opened: Opened, declared: Mapping[str, float]) -> None:

@@ -126,8 +126,7 @@ class Verifier:
         if (view := views(self.options)[0]) is not None:  # the worker reads the original through the same view
             original = type(original).FromString(original.SerializeToString())
             view(original)
-        stepwise = self._job.stepwise
-        self.prepare(*own_cases(original, array, self.options, override=override, stepwise=stepwise))
+        self.prepare(*own_cases(original, array, self.options, override=override, is_long=self._job.stepwise))
 
     @property
     def names_inputs(self) -> bool:
@@ -169,7 +168,7 @@ class Verifier:
         if not path.is_file():
             raise unreadable(result, IsADirectoryError() if path.is_dir() else FileNotFoundError())
         if not self._is_described:
-            from onnxopt.verification.comparison import read
+            from onnxopt.verification.two_files import read
 
             skeleton = read(self.original)
             self.describe(skeleton.proto, skeleton.values)
@@ -300,10 +299,10 @@ def verify(original: str | Path, result: str | Path, options: VerifyOptions | No
     """
     original, result = file_path(original), file_path(result)
     if options is not None and options.thorough:
-        from onnxopt.verification.comparison import compare_files
+        from onnxopt.verification.two_files import compare_files
 
         return compare_files(original, result, options)
-    from onnxopt.verification.comparison import read  # imports numpy
+    from onnxopt.verification.two_files import read  # imports numpy
 
     skeleton, _ = read(original), read(result)
     with Verifier(original, options, foreign=True) as verifier:

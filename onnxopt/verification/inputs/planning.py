@@ -168,12 +168,12 @@ def own_cases(
     options: VerifyOptions,
     *,
     override: bool = True,
-    stepwise: bool = False,
+    is_long: bool = False,
     side: Side | None = None,
 ) -> tuple[Plan, list[tuple[Recipe, Read]]]:
     """Return the plan of the original, and the optimizer's own cases with readers of their data.
 
-    Arguments: see `Verifier.describe`; stepwise: see `Job`; side: see `make_plan`. Raises
+    Arguments: see `Verifier.describe`; is_long: there is no third run; side: see `make_plan`. Raises
     UsageError for unknown inputs and dims.
     """
     plan = make_plan(original, array, side)
@@ -183,7 +183,7 @@ def own_cases(
         plan.overridable = {}
     given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
     fix_dims(plan, options.dims)
-    is_long = stepwise or 2 * plan.bytes > options.memory  # each run reads all weights
+    is_long |= 2 * plan.bytes > options.memory  # each run reads all weights
     recipes = (r for r in OWN if not missing(r, plan, given) and not (r.single and is_long))
     return plan, [(r, partial(Data, given)) for r in recipes]
 
