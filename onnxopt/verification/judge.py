@@ -99,11 +99,7 @@ class Judge(Loaded):
         record = CaseRecord(name, case.dims)
         self.tell(f"running {self.labels[1]}")
         try:
-            feeds = self._feeds_of_b(case.feeds)
-            if self._unrun is not None:
-                self._with_room(partial(self._unrun.run, feeds))
-                self._unrun = None
-            results = self._with_room(partial(self.b.run, feeds))
+            results = self._run_result(case.feeds)
         except Exception as e:
             blame_system(e)
             self._blame_room(e, partial(self.engine.run, case.feeds))
@@ -187,12 +183,13 @@ class Judge(Loaded):
         return f"{size} output `{wrong.name}` is not what each part of the batch gives alone: {why}"
 
     def _run_result(self, feeds: dict[str, Any]) -> list[Any]:
-        return list(self._with_room(partial(self.b.run, self._feeds_of_b(feeds))))
-
-    def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        if not (self.options.dtype or self.options.int32):
-            return feeds
-        return narrow_feeds(self.looked().b.program.graph, feeds, self.options.dtype)
+        """Return the result's outputs on feeds of the original."""
+        if self.options.dtype or self.options.int32:
+            feeds = narrow_feeds(self.looked().b.program.graph, feeds, self.options.dtype)
+        if self._unrun is not None:
+            self._with_room(partial(self._unrun.run, feeds))
+            self._unrun = None
+        return list(self._with_room(partial(self.b.run, feeds)))
 
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)

@@ -209,7 +209,13 @@ class Look:
         found = [{**dict.fromkeys(outputs, 0.0), **(known or {}).get(case.name, {})} for case, _ in cases]
         runner = self.b if of_result else self.a
         made = [o for o in outputs if o in runner.program.maker]
-        left = partial(_open_cases, found[: len(feeds)], [told] if told else made, enough)
+        asked = [told] if told else made
+
+        def left() -> list[int]:
+            """Return the cases with less noise than `enough` of an asked output."""
+            few = enumerate(found[: len(feeds)])
+            return [i for i, shares in few if any(shares[o] < enough.get(o, math.inf) for o in asked)]
+
         if left():
             values = [dict(zip(outputs, results)) for _, results in cases]
             if of_result:
@@ -233,11 +239,6 @@ class Look:
             for i in (i for i in range(len(feeds)) for _ in range(_SEEDS)):
                 if opened is not None and i in left():
                     yield i, opened.run({name: change(v) for name, v in feeds[i].items()})
-
-
-def _open_cases(found: Sequence[Mapping[str, float]], asked: Sequence[str], enough: Mapping[str, float]) -> list[int]:
-    """Return the cases with less noise than `enough` of an output in `asked`."""
-    return [i for i, shares in enumerate(found) if any(shares[o] < enough.get(o, math.inf) for o in asked)]
 
 
 def _enlarge(shares: dict[str, float], found: Mapping[str, Difference]) -> None:

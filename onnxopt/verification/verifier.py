@@ -174,7 +174,9 @@ class Verifier:
             self.describe(skeleton.proto, skeleton.values)
         self.start()
         self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
-        self.options = self._given.allowing(self.declared)
+        self.options = self._given
+        if self.declared:
+            self.options = replace(self.options, rtol=sum(self.declared.values()))
         if rename is not None:
             self.options = replace(self.options, rename=dict(rename))
         self._submission = Submission(str(path), self.options, self.declared)
