@@ -76,7 +76,7 @@ class Job:
     original: str
     options: VerifyOptions
     labels: tuple[str, str]
-    stepwise: bool = False  # the timeout holds per step; a case that killed a worker is not run again
+    stepwise: bool = False  # the timeout holds per step; a fatal case ends alone
     foreign: bool = False  # results were made elsewhere, perhaps with parts absent from the original
     steps: Sequence[Step] = ()  # files run in order, in place of a result
     plan: Plan | None = None  # of the original's inputs

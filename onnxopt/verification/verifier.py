@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 # Modules that import numpy are imported where used, as an early-started worker must not wait.
 
 _MAX_PRELOADED_BYTES: Final = 1 << 20  # bytes; loading takes less time than a message
-_LOADING: Final = 60.0  # seconds for a load alone
-_CONCLUDING: Final = 60.0  # seconds for a verdict without any run
+_LOADING: Final = 60.0  # seconds for a load alone, and for a verdict without any run
 _MOST_DEATHS: Final = 100
 _MOST_LATE: Final = 2
 _MOST_STARTS: Final = 2  # deaths before a worker reads the original: another would die as well
@@ -247,7 +246,7 @@ class Verifier:
         """Set the deadline for all following requests, unless the timeout holds per step."""
         assert self._service is not None
         if seconds is None and self._job.ended:
-            seconds = _CONCLUDING
+            seconds = _LOADING
         if seconds is not None or not self._job.stepwise:
             self._service.deadline = time.monotonic() + (self.options.timeout if seconds is None else seconds)
 
