@@ -58,7 +58,7 @@ class ConvertDtype(ModelPass):
             decline=decline,
             leaves_out=ctx.leaves_out if ctx.excluded else None,
         )
-        chosen = dict.fromkeys(node for node in plan.cheapest() if ctx.spend("narrow", at=node))
+        chosen = dict.fromkeys(node for node in plan.cut()[0] if ctx.spend("narrow", at=node))
         if chosen or plan.interface:
             convert(plan, chosen)
 
@@ -101,7 +101,7 @@ class ConvertInt32(ModelPass):
         for group in plan.all_groups():
             if group.why:
                 ctx.decline("narrow", group.why, repr(group.node))
-        plan.chosen = {g for g in plan.cheapest() if ctx.spend("narrow", at=g.node)}
+        plan.chosen = {g for g in plan.cut() if ctx.spend("narrow", at=g.node)}
         if plan.chosen or plan.interface:
             Retyping(plan).apply()
 
@@ -130,7 +130,7 @@ class Int64Plan(Plan[Group]):
     def all_groups(self) -> list[Group]:
         return [g for found in self.groups.of.values() for g in found]
 
-    def cheapest(self) -> list[Group]:
+    def cut(self) -> list[Group]:
         """Return the groups to convert: a minimum cut, by the costs of int64 values and Casts."""
         free = [g for g in self.all_groups() if not g.why]
         vertex = {g: i + 2 for i, g in enumerate(free)}

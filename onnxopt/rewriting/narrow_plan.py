@@ -178,15 +178,8 @@ class FloatPlan(Plan[Node]):
 
     # -- the fewest Casts --------------------------------------------------------------------------------
 
-    def cheapest(self) -> list[Node]:
-        """Return the nodes to convert, in order: a minimum cut over values, with cost 1 for each Cast."""
-        return self._cut()[0]
-
-    def costs(self) -> int:
-        """Return the number of Casts after the conversion."""
-        return self._cut()[1]
-
-    def _cut(self) -> tuple[list[Node], int]:
+    def cut(self) -> tuple[list[Node], int]:
+        """Return (nodes to convert, in order, number of Casts then): a minimum cut over values, a Cast costs 1."""
         vertex = {node: i + 2 for i, node in enumerate(self.free)}
         network = Network(len(vertex) + 2)
         for node in self.wanted:

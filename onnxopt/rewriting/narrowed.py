@@ -157,7 +157,7 @@ class Calls:
             forget_unstored(inner_scopes(copy))
             with self._typed(copy, call):
                 plan = self._plan(copy, call, lambda reason, example: None)  # declines were reported for the original
-                convert(plan, dict.fromkeys(plan.cheapest()))
+                convert(plan, dict.fromkeys(plan.cut()[0]))
             self._made[call] = proto.name
         return self._made[call]
 
@@ -173,12 +173,9 @@ class Calls:
         try:
             yield
         finally:
-            self._forget(function)
-
-    def _forget(self, function: Graph) -> None:
-        for scope in inner_scopes(function):
-            for v in (*scope.inputs, *(v for node in scope for v in node.results)):
-                v.dtype, v.shape = 0, None
+            for scope in inner_scopes(function):
+                for v in (*scope.inputs, *(v for node in scope for v in node.results)):
+                    v.dtype, v.shape = 0, None
 
     def _type(self, scope: Graph) -> None:
         for node in scope:
@@ -207,9 +204,9 @@ class Calls:
 
 def _gains(plan: FloatPlan) -> bool:
     """Whether narrow ends add fewer Casts inside the function than one each, which they may save outside."""
-    casts, ends = plan.costs(), plan.interface
+    casts, ends = plan.cut()[1], plan.interface
     plan.interface = set()
-    casts -= plan.costs()
+    casts -= plan.cut()[1]
     plan.interface = ends
     return casts < len(ends)
 

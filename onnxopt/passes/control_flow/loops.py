@@ -67,12 +67,6 @@ class _Loop(Recurrence):
         said = signature(self.node.op, graph.opset()) if graph is not None else None
         return max(0, said.inputs[0] - self.first_in) if said is not None and self.node.op == "Loop" else 0
 
-    def drop_state(self, i: int) -> None:
-        """Remove a state that neither the body nor the graph around reads."""
-        self.drop_result(i)
-        self._drop_operand(self.first_in + i)
-        self.states -= 1
-
     def drop_result(self, i: int) -> None:
         self.body.drop_output(self.first_out + i)
         if i < len(self.node.outputs):
@@ -106,8 +100,10 @@ class _Loop(Recurrence):
             inside.redirect_readers(given)
             if result is not None:
                 result.redirect_readers(given)
-            if not stays:
-                self.drop_state(i)
+            if not stays:  # neither the body nor the graph around reads it
+                self.drop_result(i)
+                self._drop_operand(self.first_in + i)
+                self.states -= 1
 
     def _stays(self, result: Value | None) -> bool:
         """Whether the graph around outputs a result, or the loop needs the state to be valid."""

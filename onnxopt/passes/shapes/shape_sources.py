@@ -41,7 +41,9 @@ class ShapeSources(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in list(graph.by_op.get("Shape", ())):
-            _climb(node, ctx)
+            climbed: Node | None = node
+            while climbed is not None:
+                climbed = _climb(climbed, ctx)
         listed = {n: dims for n in graph.by_op.get("Shape", ()) if (dims := _dims(n.output)) is not None}
         if len(listed) < 2 and not (listed and graph.by_op.get("Concat")):
             return
@@ -53,16 +55,9 @@ class ShapeSources(GraphPass):
             shapes.pick_together(node, ctx)
 
 
-def _climb(node: Node, ctx: PassContext) -> None:
+def _climb(node: Node, ctx: PassContext) -> Node | None:
     """Rewrite Shape(f(x)) = Shape(x); Gather(Shape(Transpose(x, p)), i) = Gather(Shape(x), p[i]), also for an
-    Unsqueeze."""
-    climbed: Node | None = node
-    while climbed is not None:
-        climbed = _climb_once(climbed, ctx)
-
-
-def _climb_once(node: Node, ctx: PassContext) -> Node | None:
-    """Return the Shape that lists the dims of an operand of f instead; None if no operand has them."""
+    Unsqueeze. Returns the Shape of the operand; None if no operand has the dims."""
     value, maker = node.inputs[0], producer(node.inputs[0])
     if value is None or maker is None or maker.graph is not node.graph or not _is_read_for_dims(value, maker):
         return None
