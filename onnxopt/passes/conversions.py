@@ -117,9 +117,13 @@ class Int64Plan(Plan[Group]):
         inputs, outputs = ([], []) if keep_io or graph.skipped else (graph.inputs, graph.outputs)
         given = {v for v in inputs if is_int64(v) and v.name not in graph.initializers}
         self.groups = Groups(model, given)
-        made = (v for v in outputs if v.producer is not None and not v.is_stored and not v.is_input)
-        chosen = {v for v in made if is_int64(v) and v not in model.repeated and self.groups.fits(v)}
-        self.interface = chosen | {v for v in given if not v.is_output}
+        made = {v for v in outputs if v not in given and self._may_be_given_out(v)}
+        self.interface = made | {v for v in given if not v.is_output}
+
+    def _may_be_given_out(self, value: Value) -> bool:
+        """Whether a node makes an output of the model, and may make it of another type."""
+        is_made = value.producer is not None and not value.is_stored and not value.is_input
+        return is_made and is_int64(value) and value not in self.model.repeated and self.groups.fits(value)
 
     def values(self) -> Iterator[Value]:
         """Yield the int64 values in scopes that passes may change."""

@@ -59,8 +59,7 @@ def _tells(node: Node, v: Value) -> bool:
         return any(np.abs(_float(u)).max(initial=0) > _MAX_FACTOR for u in node.operands if u.constant)
     if node.op == "Div":
         return 1 in node.places(v) or _least(node, v) * _MAX_FACTOR < 1
-    exponent = node.inputs[1] if node.op == "Pow" and 0 in node.places(v) else None
-    return exponent is not None and not (exponent.constant and (_float(exponent) > 0).all())
+    return node.op == "Pow" and 0 in node.places(v) and not _keeps_zero(node)
 
 
 def _handed_to(v: Value) -> Iterator[Value]:
@@ -96,6 +95,11 @@ def _raises(node: Node, v: Value) -> bool:
     """Whether a Max or Clip returns at least the threshold, whatever `v` is."""
     bounds = canonical_operands(node)[1:2] if node.op == "Clip" else node.inputs
     return any(b is not None and b is not v and b.constant and (_float(b) >= _MIN_THRESHOLD).all() for b in bounds)
+
+
+def _keeps_zero(power: Node) -> bool:
+    exponent = power.operands[1]
+    return exponent.constant and bool((_float(exponent) > 0).all())
 
 
 def _least(node: Node, v: Value) -> float:

@@ -97,13 +97,17 @@ class Retyping:
         for value in values:
             if made[value]:
                 self._set_type(value)
-        for node in (node for scope in plan.open for node in scope):
-            for i, v in enumerate(node.inputs):
-                if v is not None and v.is_stored and types.dtype(v) == plan.wide and self._takes(node, i):
-                    node.set_input(i, self._constant(v))
+        for scope in plan.open:
+            for node in scope:
+                self._read_constants(node)
         for value in values:
             self._retype(value, made[value])
         self._declare()
+
+    def _read_constants(self, node: Node) -> None:
+        for i, v in enumerate(node.inputs):
+            if v is not None and v.is_stored and types.dtype(v) == self.plan.wide and self._takes(node, i):
+                node.set_input(i, self._constant(v))
 
     def _takes(self, node: Node, index: int) -> bool:
         return self.plan.reader(node, index) in self.plan.chosen

@@ -115,14 +115,19 @@ def _every_other(m: Match, value: Value, place: int) -> Value | None:
         return None
     last = len(dims) - 1
     if node.op == "Slice":
-        cuts = constant_cuts(node, last + 1)
-        is_second = [(axis, start, step) for axis, start, _, step in cuts] == [(last, place, 2)]
-        return source if is_second and isinstance(dims[-1], int) and is_behind(cuts[0][2], last, dims) else None
+        return source if _takes_every_other(node, dims, place) else None
     index, pairs = array_of(node.inputs[1]), producer(source, "Reshape")
     if node.attr("axis") % (last + 1) != last or index is None or index.ndim or int(index) != place or pairs is None:
         return None
     x = pairs.operands[0]
     return x if _are_pairs(m, x, source) else None
+
+
+def _takes_every_other(node: Node, dims: Shape, place: int) -> bool:
+    """Whether a Slice of a tensor of these dims is [..., place::2]."""
+    cuts, last = constant_cuts(node, len(dims)), len(dims) - 1
+    is_second = [(axis, start, step) for axis, start, _, step in cuts] == [(last, place, 2)]
+    return is_second and isinstance(dims[last], int) and is_behind(cuts[0][2], last, dims)
 
 
 def _are_pairs(m: Match, x: Value, pairs: Value) -> bool:

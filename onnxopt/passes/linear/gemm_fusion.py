@@ -229,15 +229,20 @@ class GemmFusion(RewritePass):
             sums = (v for add in scope.by_op.get("Add", ()) for v in present(add.inputs))
             products = [v for v in sums if producer(v, "MatMul") is not None]
             if products:
-                _free_names_of_runtime(scope, products, ctx)
+                _free_constants(scope, ctx)
+                _free_casts(scope, products, ctx)
 
 
-def _free_names_of_runtime(scope: Graph, products: Sequence[Value], ctx: PassContext) -> None:
-    """Rename values of a scope whose names onnxruntime would give to values of its own."""
+def _free_constants(scope: Graph, ctx: PassContext) -> None:
+    """Rename the constants of a scope whose names onnxruntime would give to values of its own."""
     for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN) and v.constant]:
         if not value.is_output and ctx.spend("name_of_runtime", at=value):
             value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
             scope.remove_initializer(value)
+
+
+def _free_casts(scope: Graph, products: Sequence[Value], ctx: PassContext) -> None:
+    """Rename the values named like the Casts that onnxruntime inserts around products of float16."""
     half = any(types.dtype(product) == TensorProto.FLOAT16 for product in products)
     made = (v for node in (scope if half else ()) for v in present(node.outputs) if v.name.startswith("Inserted"))
     for value in [v for v in made if re.fullmatch(_CAST, v.name)]:
