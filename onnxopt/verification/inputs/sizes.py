@@ -81,6 +81,7 @@ class Sizes(Shapes):
         super().__init__(graph, functions, None if given is None else starts)
         # From the inputs to the outputs.
         self.paths = joined(path for o in graph.output for path in (self.of(o.name) or NOTHING).paths)
+        self.facts.clear()  # a side keeps its sizes while pieces are compared
 
     @property
     def traced(self) -> dict[str, int]:
