@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -56,26 +56,18 @@ _BREAKPOINTS: Final[dict[tuple[str, int], Callable[[_Attributes, _Operands], Ite
 }
 
 
-def _candidates(node: NodeProto, k: int, numbers: Numbers) -> list[float]:
-    kind = node.op_type
+def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> list[float]:
+    """Return the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
+    kind, found = node.op_type, list[float]()
     if kind in MUTUAL:
         found = [n for i, name in enumerate(node.input) if i != k for n in numbers(name)]
-        return (
-            [*found, math.nan] if kind == "Equal" and len({*node.input}) == 1 else found
-        )  # NaN is not equal to itself
-    if (kind, k) in _BREAKPOINTS:
+        if kind == "Equal" and len({*node.input}) == 1:  # NaN is not equal to itself
+            found.append(math.nan)
+    elif (kind, k) in _BREAKPOINTS:
         given = {a.name: attribute_value(a) for a in node.attribute if not a.ref_attr_name}
-        return [*_BREAKPOINTS[kind, k](given, lambda i: numbers(node.input[i]) if i < len(node.input) else [])]
-    return []
-
-
-def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
-    """Yield the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
-    kind = node.op_type
-    for number in _candidates(node, k, numbers):
-        is_nan = math.isnan(number) and kind in ("IsNaN", "Equal")
-        if abs(number) < _MAX_BOUND or is_nan or kind == "IsInf":
-            yield number
+        found += _BREAKPOINTS[kind, k](given, lambda i: numbers(node.input[i]) if i < len(node.input) else [])
+    takes_nan = kind in ("IsNaN", "Equal")
+    return [n for n in found if abs(n) < _MAX_BOUND or (math.isnan(n) and takes_nan) or kind == "IsInf"]
 
 
 def keys(node: NodeProto) -> list[float]:
@@ -160,6 +152,11 @@ class Range(NamedTuple):
         """Whether both bounds are finite."""
         return self.low > -math.inf and self.high < math.inf
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether no element is infinite or NaN."""
+        return self.is_bounded and not self.nan
+
     def takes(self, low: float, high: float) -> bool:
         """Return whether numbers from `low` to `high` are in the range, up to rounding."""
         slack = _ROUNDING * max((abs(n) for n in (self.low, self.high) if math.isfinite(n)), default=0.0)
@@ -228,7 +225,7 @@ class Ranges(Forward[Range]):
         traits = operator(kind).traits
         if "within" in traits:
             return first._replace(integer=first.integer and "exact" in traits)
-        nan = not all(map(_is_finite, known))
+        nan = not all(r.is_finite for r in known)
         return Range(0.0, nan=nan) if _is_never_negative(node, known) else Range(nan=nan or "like" not in traits)
 
     def _quantized(self, node: NodeProto, known: Sequence[Range]) -> Range:
@@ -252,10 +249,6 @@ class Ranges(Forward[Range]):
         elif node.op_type != "Concat":
             return known[0]
         return functools.reduce(joined, known)
-
-
-def _is_finite(fact: Range) -> bool:
-    return not fact.nan and math.isfinite(fact.low) and math.isfinite(fact.high)
 
 
 def _is_never_negative(node: NodeProto, known: Sequence[Range]) -> bool:
@@ -322,7 +315,7 @@ def _computed(kind: str, known: Sequence[Range], *, is_square: bool = False) -> 
     if kind == "Div" and known[1].low <= 0 <= known[1].high:
         return ANY
     sums = len(known) > 1 and kind not in _BENDS  # of infinities: not a number
-    nan = kind == "Div" or any(r.nan for r in known) or (sums and not all(map(_is_finite, known)))
+    nan = kind == "Div" or any(r.nan for r in known) or (sums and not all(r.is_finite for r in known))
     corners = _corners(kind, known, is_square=is_square)
     compute = _RISING.get(kind) or _MONOTONE[kind]
     ends = [n for n in itertools.starmap(compute, corners) if not math.isnan(n)]
