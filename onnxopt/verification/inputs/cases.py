@@ -91,10 +91,7 @@ ROWS: Final = Recipe("more of each channel", "another", rows=True)  # for a chan
 OWN: Final = (
     Recipe("case 1"),
     Recipe("case 2", "uniform", other=True),
-    Recipe("wide", "wide"),
-    Recipe("edges", "edges"),
-    Recipe("below", "below"),
-    Recipe("above", "above"),
+    *(RECIPES[name] for name in ("wide", "edges", "below", "above")),
     Recipe("other values for overridable initializers", override=True),
     *FLAGS,
     SINGLE,

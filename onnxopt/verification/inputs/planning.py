@@ -107,10 +107,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed}
     plan.random = is_random_model(proto)
     plan.stateful = any(int_of(n, "training_mode") for n in graph.node if n.op_type == "BatchNormalization")
-    plan.decides = not ops.isdisjoint(MAY_DECIDE) and Deciding(graph, functions).found
-    plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
-    plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
-    plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
+    _add_operators(plan, graph, functions, ops)
     if plan.symbols:
         found = Sizes(graph, functions, {i.name: i.shape for i in plan.inputs})
         _add_sizes(plan, graph, found, windows=not WINDOWS.isdisjoint(ops))
@@ -120,8 +117,16 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
-    plan.hides = not ops.isdisjoint(("If", "Loop")) and Changing(graph, functions).hides
     return plan
+
+
+def _add_operators(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], ops: frozenset[str]) -> None:
+    """Set the properties that follow from operators which decide, mute or cut off values."""
+    plan.decides = not ops.isdisjoint(MAY_DECIDE) and Deciding(graph, functions).found
+    plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
+    plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
+    plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
+    plan.hides = not ops.isdisjoint(("If", "Loop")) and Changing(graph, functions).hides
 
 
 def _add_sizes(plan: Plan, graph: GraphProto, found: Sizes, *, windows: bool) -> None:

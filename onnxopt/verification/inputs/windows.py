@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import ne
 from typing import Final, NamedTuple
 
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxopt.verification.model.nodes import bodies_of, ordered
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
@@ -292,19 +292,21 @@ def muted(graph: GraphProto) -> list[str]:
         kind, first = node.op_type, next((name for name in node.input if name in chains), "")
         if any(map(muted, bodies_of(node))):
             found.update(dict.fromkeys(filter(None, node.output)))
-        chain = chains.get(first, [])
-        if kind in MATRICES or (kind == "Conv" and first in pooled):
-            chain = [node.output[0]]
-        elif chain and kind in _BETWEEN | FLAT and len(chain) < _MAX_CHANNEL_DISTANCE:
-            chain = [node.output[0], *chain]
-        else:
-            chain = []
+        chain = _chain(node, chains.get(first, []), is_pooled=first in pooled)
         if kind in _POOLS or (kind in _SAME and first in pooled):
             pooled.update(node.output)
         if kind in FLAT and not node.domain:
             found |= dict.fromkeys(chain)
         chains.update(dict.fromkeys(filter(None, node.output), [] if kind in FLAT else chain))
     return list(found)
+
+
+def _chain(node: NodeProto, before: list[str], *, is_pooled: bool) -> list[str]:
+    """Return the values back to a matrix product; [] without a product. `before`: those of the first operand."""
+    if node.op_type in MATRICES or (node.op_type == "Conv" and is_pooled):
+        return [node.output[0]]
+    goes_on = before and node.op_type in _BETWEEN | FLAT and len(before) < _MAX_CHANNEL_DISTANCE
+    return [node.output[0], *before] if goes_on else []
 
 
 def are_few(rows: Iterable[int]) -> bool:
