@@ -42,12 +42,11 @@ class Step(NamedTuple):
     more: int = 0  # elements read beyond the first of each position, less the padding
     growth: int = 1  # factor of the length
     reach: int = 1  # distance from padding
-    least: int = 1  # length
 
     @property
-    def kind(self) -> tuple[int, ...]:
-        """The stride, the growth and the least length; steps of the same kind are joined."""
-        return self.stride, self.growth, self.least
+    def kind(self) -> tuple[int, int]:
+        """The stride and the growth; steps of the same kind are joined."""
+        return self.stride, self.growth
 
     def joined(self, other: Step) -> Step:
         """Return the step that needs as much as either step of the same kind."""
@@ -63,16 +62,15 @@ class Path(NamedTuple):
     start: str  # name of the input
     steps: tuple[Step, ...] = (_PLAIN,)  # plain ones first, last and between others
     windows: bool = False  # any window
-    ends: bool = False  # in a window over all positions
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """The start and end, and the kinds of the steps; paths of the same kind are joined."""
-        return self.start, self.ends, [step.kind for step in self.steps]
+        """The start and the kinds of the steps; paths of the same kind are joined."""
+        return self.start, [step.kind for step in self.steps]
 
     def then(self, step: Step) -> Path:
         """Return the path extended by a step."""
-        if self.ends or step == _PLAIN:
+        if step == _PLAIN:
             return self
         *before, last = self.steps
         steps = [step, _PLAIN]
@@ -97,7 +95,7 @@ class _Need(NamedTuple):
     def before(self, step: Step) -> _Need:
         """Return the need before a step."""
         numbers = [-(-((n - 1) * step.stride + 1 + step.more) // step.growth) for n in (*self.sizes, self.reach)]
-        *sizes, reach = (min(max(n, step.least), _NEVER) for n in numbers)
+        *sizes, reach = (min(max(n, 1), _NEVER) for n in numbers)
         stride = max(min(self.stride * step.stride, _NEVER) // step.growth, 1)
         return _Need(tuple(sizes), stride, max(reach, min(step.reach, _NEVER)))
 
@@ -114,7 +112,7 @@ def paths_after(call: Call, numbers: Callable[[str], Sequence[float]]) -> frozen
         return frozenset()
     before = frozenset[Path]().union(*(k.paths for k in (call.known[:1] if kind in _FIRST_ONLY else call.known)))
     if kind in _GLOBAL:
-        return frozenset(path._replace(windows=True, ends=True) for path in before)
+        return frozenset(path._replace(windows=True) for path in before)
     if not before:
         return before
     if kind in ("Resize", "Upsample"):
@@ -203,21 +201,9 @@ def _left_over(path: Path, size: int) -> list[bool]:
     return found
 
 
-def _blocks(call: Call) -> Step:
-    size = max(call.number("blocksize") or 1, 1)
-    return Step(growth=size) if call.node.op_type == "DepthToSpace" else Step(size, size - 1)
-
-
 def _stepped(call: Call) -> Step:
     step = max(map(abs, call.integers(4, "steps") or ()), default=1)
     return Step(step, step - 1)
-
-
-def _transformed(call: Call) -> Step:
-    step, length = (next(iter(call.integers(k, "") or ()), 0) for k in (1, 3))
-    shape = call.shapes[2] if call.is_given(2, "") else None
-    length = length or next((d for d in shape or () if isinstance(d, int)), 0)
-    return Step(step, max(length, step) - 1) if step > 0 else Step()
 
 
 def _window(call: Call) -> Step:
@@ -255,17 +241,14 @@ def _padded(call: Call) -> Step:
     total = max(map(sum, zip(pads, pads[len(pads) // 2 :])), default=0)
     if total <= 0:
         return Step()
-    copies = any(a.name == "mode" and a.s != b"constant" for a in call.node.attribute)
-    return Step(more=-total, reach=max(pads) + 1, least=max(pads) + 1 if copies else 1)  # elements that are copied
+    return Step(more=-total, reach=max(pads) + 1)  # a length that can be mirrored
 
 
 _STEPS: Final[dict[str, Callable[[Call], Step]]] = {
     **dict.fromkeys(WINDOWED, _window),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
     "ConvTranspose": lambda call: Step(growth=max([1, *call.ints("strides")])),
     "Slice": _stepped,
     "Pad": _padded,
-    "STFT": _transformed,
 }
 
 
