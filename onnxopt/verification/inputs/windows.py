@@ -88,8 +88,8 @@ class Path(NamedTuple):
 class _Need(NamedTuple):
     """Requirements on the length of a value."""
 
-    sizes: tuple[int, ...] = _LEFT  # for each entry of `_LEFT`
     stride: int = 1  # the length should be a multiple
+    sizes: tuple[int, ...] = _LEFT  # for each entry of `_LEFT`
     reach: int = 1  # length for every tap of the windows to read data, not padding
 
     def before(self, step: Step) -> _Need:
@@ -97,12 +97,7 @@ class _Need(NamedTuple):
         numbers = [-(-((n - 1) * step.stride + 1 + step.more) // step.growth) for n in (*self.sizes, self.reach)]
         *sizes, reach = (min(max(n, 1), _NEVER) for n in numbers)
         stride = max(min(self.stride * step.stride, _NEVER) // step.growth, 1)
-        return _Need(tuple(sizes), stride, max(reach, min(step.reach, _NEVER)))
-
-    def joined(self, other: _Need) -> _Need:
-        """Return the need of both."""
-        sizes = tuple(map(max, self.sizes, other.sizes))
-        return _Need(sizes, max(self.stride, other.stride), max(self.reach, other.reach))
+        return _Need(stride, tuple(sizes), max(reach, min(step.reach, _NEVER)))
 
 
 def paths_after(call: Call, numbers: Callable[[str], Sequence[float]]) -> frozenset[Path]:
@@ -141,9 +136,9 @@ def windowed(
     found: list[dict[str, int]] = [{}, {}]
     leads: dict[str, tuple[_Need, list[str], Path]] = {}  # of the largest stride over a dim: need, dims, path
     for name, shape in shapes.items():
-        mine = sorted((path for path in paths if path.start == name), key=lambda path: len(path.steps))
-        need = functools.reduce(_Need.joined, (path.need for path in mine), _Need())
-        symbols = _lengths(shape, batches)
+        mine = [path for path in paths if path.start == name]
+        need, _, path = max(((path.need, len(path.steps), path) for path in mine), default=(_Need(), 0, Path(name)))
+        symbols = [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
         axes = min(len(symbols), 2) if any(path.windows for path in mine) else 0
         for i, left in enumerate(_PLACES[axes]):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
@@ -153,13 +148,8 @@ def windowed(
                 if size <= _MAX_WINDOW[axes]:
                     found[i][symbol] = max(size, found[i].get(symbol, 0))
                     if symbol not in leads or need.stride > leads[symbol][0].stride:
-                        leads[symbol] = need, symbols, mine[-1]
+                        leads[symbol] = need, symbols, path
     return [*found, _ragged(leads, found[1])] if all(found) else [{}]
-
-
-def _lengths(shape: Sequence[int | str], batches: Collection[str]) -> list[str]:
-    """Return the symbols of a shape behind the batch."""
-    return [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
 
 
 def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -> int:
