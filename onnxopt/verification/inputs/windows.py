@@ -8,7 +8,6 @@ all of a few rows by chance. Images and sentences have more numbers.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import ne
@@ -43,15 +42,6 @@ class Step(NamedTuple):
     growth: int = 1  # factor of the length
     reach: int = 1  # distance from padding
 
-    @property
-    def kind(self) -> tuple[int, int]:
-        """The stride and the growth; steps of the same kind are joined."""
-        return self.stride, self.growth
-
-    def joined(self, other: Step) -> Step:
-        """Return the step that needs as much as either step of the same kind."""
-        return self._replace(more=max(self.more, other.more), reach=max(self.reach, other.reach))
-
 
 _PLAIN: Final = Step()
 
@@ -65,8 +55,8 @@ class Path(NamedTuple):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """The start and the kinds of the steps; paths of the same kind are joined."""
-        return self.start, [step.kind for step in self.steps]
+        """The start, and the strides and growth of the steps; a single path of a kind is followed."""
+        return self.start, *((step.stride, step.growth) for step in self.steps)
 
     def then(self, step: Step) -> Path:
         """Return the path extended by a step."""
@@ -74,7 +64,7 @@ class Path(NamedTuple):
             return self
         *before, last = self.steps
         steps = [step, _PLAIN]
-        if step.kind == _PLAIN.kind:
+        if step.stride == step.growth == 1:
             steps, last = [], Step(more=last.more + step.more, reach=max(last.reach, last.more + step.reach))
         is_window = step.growth == 1 and step.more >= 0
         return Path(self.start, (*before, last, *steps), self.windows or is_window)
@@ -116,13 +106,9 @@ def paths_after(call: Call, numbers: Callable[[str], Sequence[float]]) -> frozen
 
 
 def joined(paths: Iterable[Path]) -> frozenset[Path]:
-    """Return the paths, those of the same kind as one."""
-    found = []
-    for _, alike in itertools.groupby(sorted(paths, key=lambda path: path.kind), lambda path: path.kind):
-        first, *more = alike
-        steps = tuple(functools.reduce(Step.joined, each) for each in zip(first.steps, *(path.steps for path in more)))
-        found.append(first._replace(steps=steps, windows=any(path.windows for path in (first, *more))))
-    return frozenset(sorted(found, key=lambda path: (-len(path.steps), path))[:_MAX_PATHS])
+    """Return the paths; the largest of those with the same strides."""
+    found = {path.kind: path for path in sorted(paths)}
+    return frozenset(sorted(found.values(), key=lambda path: (-len(path.steps), path))[:_MAX_PATHS])
 
 
 def windowed(
