@@ -182,6 +182,14 @@ def _stepped(call: Call) -> Step:
     return Step(step, step - 1)
 
 
+def _transformed(call: Call) -> Step:
+    """Return the step of an STFT, with the length of the frame or of the window."""
+    step, length = (next(iter(call.integers(k, "") or ()), 0) for k in (1, 3))
+    window = (call.shapes[2] or ()) if call.is_given(2, "") else ()
+    lengths = [length, *(d for d in window if isinstance(d, int)), step]
+    return Step(step, max(lengths) - 1) if step > 0 else _PLAIN
+
+
 def _window(call: Call) -> Step:
     kernel = call.ints("kernel_shape") or _kernel(call)
     axes = len(kernel)
@@ -225,6 +233,7 @@ _STEPS: Final[dict[str, Callable[[Call], Step]]] = {
     "ConvTranspose": lambda call: Step(growth=max([1, *call.ints("strides")])),
     "Slice": _stepped,
     "Pad": _padded,
+    "STFT": _transformed,
 }
 
 
