@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_CODE, TYPES
@@ -120,7 +120,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     return plan
 
 
-def _add_operators(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], ops: frozenset[str]) -> None:
+def _add_operators(plan: Plan, graph: GraphProto, functions: Iterable[FunctionProto], ops: frozenset[str]) -> None:
     """Set the properties that follow from operators which decide, mute or cut off values."""
     plan.decides = not ops.isdisjoint(MAY_DECIDE) and Deciding(graph, functions).found
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
