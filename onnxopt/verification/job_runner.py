@@ -28,6 +28,12 @@ _TIED: Final = "an operator ties the samples of a batch to one another"
 _PLAN: Final = "raise --verify-memory"
 
 
+def _first_sizes(submission: Submission) -> dict[str, int] | None:
+    """Return the sizes of the first known case of a recipe."""
+    known = submission.known.items()
+    return next((answer.case.dims for name, answer in known if name in RECIPES or name == OWN[0].name), None)
+
+
 class JobRunner(SecondLook):
     """Verifies results against one original."""
 
@@ -36,9 +42,7 @@ class JobRunner(SecondLook):
     def verify(self, submission: Submission) -> Verification:
         """Return the verdict on a result. Raises errors in files and data named by the user."""
         self._submission, self._deaths = submission, submission.deaths
-        known = submission.known.items()
-        ran = (answer.case.dims for name, answer in known if name in RECIPES or name == OWN[0].name)
-        self.judge.base = self.judge.base or next(ran, None)
+        self.judge.base = self.judge.base or _first_sizes(submission)
         verdict = submission.verdict or Verification(UNVERIFIED, "")
         a, b = self.job.labels
         try:
@@ -155,12 +159,8 @@ class JobRunner(SecondLook):
 
     def _little(self, verdict: Verification, found: Proof, answers: Sequence[Answer]) -> list[str]:
         """Return the reasons, in words, why the cases prove little."""
-        weak, none = found if not self.is_alike else Proof({})
         pieces = verdict.pieces
-        if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
-            # Inner values are covered by pieces.
-            weak = {name: why for name, why in weak.items() if name in pieces.dead}
-        little = [*filter(None, [none]), *weak.values()]
+        little = _unproven(verdict, found) if not self.is_alike else []
         if verdict.status == IN_PIECES and is_unexplained(verdict, self.plan, narrow=bool(self.options.dtype)):
             little.append("each piece agrees, but the whole differs by far more than rounding explains")
         little += dict.fromkeys([*(pieces.unseen if pieces is not None else ()), *self.unshown(verdict, answers)])
@@ -186,9 +186,14 @@ class JobRunner(SecondLook):
             return
         if verdict.status == INCONCLUSIVE:
             verdict.hint = _REAL
+        verdict.message += self._beyond_all(compared)
+
+    def _beyond_all(self, compared: Sequence[CaseRecord]) -> str:
+        """Return, in words, a size of one of the two models that no case exceeds; else ""."""
         plan = self.plan if self.job.ended else self.judge.planned
         if beyond := [n for n in plan.other_sizes if not any(plan.reaches(c.dims, n) for c in compared)]:
-            verdict.message += f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds"
+            return f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds"
+        return ""
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:
         files = Path(self.job.original), Path(self._submission.path)
@@ -263,6 +268,14 @@ class JobRunner(SecondLook):
             return ""
         except Died as e:
             return str(e) if which == 0 or optimize or not e.late else ""
+
+
+def _unproven(verdict: Verification, found: Proof) -> list[str]:
+    """Return why the cases prove little, without inner values that pieces cover."""
+    (weak, none), pieces = found, verdict.pieces
+    if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
+        weak = {name: why for name, why in weak.items() if name in pieces.dead}
+    return [*filter(None, [none]), *weak.values()]
 
 
 def _differ(cases: Sequence[Answer]) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from onnx import ModelProto
+
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.compare import CODES, as_held
 from onnxopt.verification.coverage.bodies import walk_bodies
@@ -53,9 +55,7 @@ class Look:
             if plan.random:
                 draw_alike(*skeletons)
             if options.dtype:
-                proto, kind = skeletons[1].proto, f"tensor({options.dtype})"
-                self.held = {name: kind for name, own in tensor_types(proto).items() if own == kind}
-                round_results(proto, self.held, CODES[options.dtype])
+                self.held = _rounded(skeletons[1].proto, options.dtype)
             a, b = (r.inside(Program(s)) for r, s in zip((a, b), skeletons))
         self.a, self.b = a, b
 
@@ -116,11 +116,8 @@ class Look:
                 "one of the models draws random numbers more often, and in the comparison draws are equal"
             )
         pieces.complete = not places and not walk.unsettled
-        if pieces.complete:  # outputs behind changed blank values
-            blanks = changed_blanks(walk)
-            unproven = unproven_blanks(walk, blanks)
-            pieces.dead = outputs_behind(walk, unproven)
-            pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
+        if pieces.complete:
+            _add_blanks(walk, pieces)
         return pieces, places
 
     def _add_gap(self, part: Gap, pieces: Pieces, places: list[Place]) -> None:
@@ -218,9 +215,7 @@ class Look:
 
         if left():
             values = [dict(zip(outputs, results)) for _, results in cases]
-            if of_result:
-                as_it_is = runner.open(runner.program.cone(outputs, ()), types_of(feeds[0]), made)
-                values = [as_it_is.run(fed) for fed in feeds]
+            values = _run_all(runner, feeds, outputs, made) if of_result else values
             for i, results in self._shaken(runner, feeds, made, left):
                 _enlarge(found[i], {o: difference(values[i][o], v) for o, v in results.items()})
             for i in left() if not self.options.dtype else ():
@@ -239,6 +234,27 @@ class Look:
             for i in (i for i in range(len(feeds)) for _ in range(_SEEDS)):
                 if opened is not None and i in left():
                     yield i, opened.run({name: change(v) for name, v in feeds[i].items()})
+
+
+def _rounded(proto: ModelProto, dtype: str) -> dict[str, str]:
+    """Round the results of a narrow model in place. Returns the types of its values of the narrower type."""
+    kind = f"tensor({dtype})"
+    held = {name: kind for name, own in tensor_types(proto).items() if own == kind}
+    round_results(proto, held, CODES[dtype])
+    return held
+
+
+def _add_blanks(walk: Walk, pieces: Pieces) -> None:
+    """Record the outputs behind changed blank values."""
+    blanks = changed_blanks(walk)
+    unproven = unproven_blanks(walk, blanks)
+    pieces.dead = outputs_behind(walk, unproven)
+    pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
+
+
+def _run_all(runner: Runner, feeds: Sequence[Values], outputs: Sequence[str], made: Sequence[str]) -> list[Values]:
+    opened = runner.open(runner.program.cone(outputs, ()), types_of(feeds[0]), made)
+    return [opened.run(fed) for fed in feeds]
 
 
 def _enlarge(shares: dict[str, float], found: Mapping[str, Difference]) -> None:

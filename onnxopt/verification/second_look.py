@@ -46,6 +46,16 @@ def _wrong(verdict: Verification, failed: CaseRecord | None = None) -> set[str]:
     return found | ({failed.name} if failed else set())
 
 
+def _settle(verdict: Verification, seen: Seen, *, is_asked: bool) -> None:
+    """Set the verdict from the pieces; if nobody asked for pieces, agreement of all pieces changes no status."""
+    (pieces, places, noise), status = seen, verdict.status
+    settle(verdict, pieces, places, noise)
+    if pieces.complete:
+        pieces.branches = [c for why, c in pieces.untaken.items() if why not in pieces.unseen]
+    if not (is_asked or pieces.untaken) and verdict.status == IN_PIECES:
+        verdict.status = status
+
+
 class SecondLook(CaseRunner):
     """Comparison of a result in pieces, after the comparison of outputs."""
 
@@ -80,16 +90,10 @@ class SecondLook(CaseRunner):
             return False
         if seen is None:
             return False
-        pieces, places, noise = seen
         if self.options.by_tolerance or failed is not None:
-            verdict.pieces, verdict.places, verdict.noise = pieces, places, largest_noise(noise)
-            return True
-        status = verdict.status
-        settle(verdict, pieces, places, noise)
-        if pieces.complete:
-            pieces.branches = [c for why, c in pieces.untaken.items() if why not in pieces.unseen]
-        if not (is_asked or pieces.untaken) and verdict.status == IN_PIECES:
-            verdict.status = status
+            verdict.pieces, verdict.places, verdict.noise = *seen[:2], largest_noise(seen[2])
+        else:
+            _settle(verdict, seen, is_asked=is_asked)
         return True
 
     def _cut_short(self, verdict: Verification, error: Exception) -> None:
@@ -164,16 +168,18 @@ class SecondLook(CaseRunner):
 
     def _beside(self, verdict: Verification, seen: Seen) -> Seen:
         """Return `seen`, or a closer comparison if the whole differs far beyond noise while pieces agree."""
-        noise = max(largest_noise(seen[2]).values(), default=math.inf)
-        if not self.options.dtype:  # a flipped decision, or a wrong channel negligible beside a larger channel
-            is_far = verdict.worst_rel > _MAX_NOISE_FACTOR * noise
-        else:  # digits lost in float16, while all pieces agree in float16; unknown noise never shows a loss
-            is_far = verdict.worst_rel > _LOSS * (noise or math.inf) and not could_jump(self.plan)
-            is_far = is_far and self.options.dtype == "float16"
-        if is_far:
+        if self._is_far(verdict, max(largest_noise(seen[2]).values(), default=math.inf)):
             pieces, places = self._closer(verdict, digits=bool(self.options.dtype))
             return (pieces, places, seen[2]) if places else seen
         return seen
+
+    def _is_far(self, verdict: Verification, noise: float) -> bool:
+        """Return whether the whole differs far beyond noise."""
+        if not self.options.dtype:  # a flipped decision, or a wrong channel negligible beside a larger channel
+            return verdict.worst_rel > _MAX_NOISE_FACTOR * noise
+        # Digits lost in float16, while all pieces agree in float16; unknown noise never shows a loss.
+        is_lossy = verdict.worst_rel > _LOSS * (noise or math.inf) and not could_jump(self.plan)
+        return is_lossy and self.options.dtype == "float16"
 
     def _in_groups(self, pieces: Pieces | None, groups: Sequence[tuple[list[str], bool]]) -> tuple[Pieces, list[Place]]:
         """Compare groups of cases in pieces until a fault is found; join with the known pieces."""

@@ -88,10 +88,7 @@ def word(verdict: Verification, weak: Sequence[str], opened: Opened, declared: M
         verdict.message = _accusation(verdict) + allowed
         return
     note = verdict.pieces.note if verdict.status == VERIFIED and verdict.pieces is not None else ""
-    verdict.message = ", ".join(filter(None, [_agreement(verdict), note, _cases(verdict)]))
-    if opened.refused:
-        by = "" if opened.refused.startswith("onnxruntime ") else "onnxruntime: "
-        verdict.message += f", by the reference evaluator ({by}{opened.refused})"
+    verdict.message = ", ".join(filter(None, [_agreement(verdict), note, _cases(verdict), _evaluator(opened)]))
     if opened.around:
         verdict.message += f", {opened.around}"
         if "behind" not in opened.around:
@@ -102,6 +99,12 @@ def word(verdict: Verification, weak: Sequence[str], opened: Opened, declared: M
         verdict.status, verdict.reasons = INCONCLUSIVE, [*weak]
         some = [*weak[:3], *([f"and {len(weak) - 3} more"] if len(weak) > 3 else [])]
         verdict.message += f"; but {'; '.join(some)}"
+
+
+def _evaluator(opened: Opened) -> str:
+    """Return, in words, that the reference evaluator ran the model, and why; "" for onnxruntime."""
+    by = "" if opened.refused.startswith("onnxruntime ") else "onnxruntime: "
+    return f"by the reference evaluator ({by}{opened.refused})" if opened.refused else ""
 
 
 def _sizes(dims: Sequence[tuple[str, int]]) -> str:
@@ -223,11 +226,16 @@ def proof(
     names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
     why = {name: proves_nothing([a.evidence[name] for a in found], fixed) for name in names}
     weak = {name: f"output `{name}` {said}" for name, said in why.items() if said}
-    with contextlib.suppress(Exception):  # inference is no source of verdicts
-        empty = always_empty(files[0]) if weak else set()  # of outputs empty in both files, no inputs could show more
-        empty &= {called.get(name, name) for name in always_empty(files[1])} if empty else empty
-        weak = {name: why for name, why in weak.items() if name not in empty}
-    return Proof(weak)
+    empty = _empty_in_both(files, called) if weak else set()  # no inputs could show more
+    return Proof({name: why for name, why in weak.items() if name not in empty})
+
+
+def _empty_in_both(files: Sequence[Path], called: Mapping[str, str]) -> set[str]:
+    """Return the outputs without elements in both files; none if inference fails, which decides no verdict."""
+    with contextlib.suppress(Exception):
+        empty = always_empty(files[0])
+        return empty & {called.get(name, name) for name in always_empty(files[1])} if empty else empty
+    return set()
 
 
 def together(

@@ -88,16 +88,26 @@ def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] 
     apart = pairs.by_name.changed(pairs.a.hiding, pairs.b.hiding)
     some = [feeds[k] for k in trace.cases]
     mine, theirs = (_conditions(r, nodes, some, types) for r, nodes in zip((trace.a, trace.b), apart))
-    of = {y: pairs.of.get(y, y if y in pairs.a.given else "") for y in theirs}
-    same = {y: x for y, x in of.items() if x in mine and mine[x].truths == theirs[y].truths}
+    same = _same(pairs, mine, theirs)
     only = {y: c for y, c in theirs.items() if y not in same}
     open_ = [c for c in (*mine.values(), *only.values()) if c.is_open]
-    if len({tuple(c.truths[k] for c in open_) for k in range(len(some))}) < 1 << len(open_):
+    if not _are_all_taken(open_, len(some)):
         return None
     closed = {x for x, c in mine.items() if not c.is_open and not _is_proven(pairs.a, c)}
     unanswered = trace.unanswered[0] | closed, trace.unanswered[1].union(y for y, c in only.items() if not c.is_open)
     kept = {y: x for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker}
     return _replaced(trace, mine, theirs, kept, unanswered)
+
+
+def _same(pairs: Pairs, mine: Conditions, theirs: Conditions) -> dict[str, str]:
+    """Return {condition of B: corresponding condition of A} where both are equal in all cases."""
+    of = {y: pairs.of.get(y, y if y in pairs.a.given else "") for y in theirs}
+    return {y: x for y, x in of.items() if x in mine and mine[x].truths == theirs[y].truths}
+
+
+def _are_all_taken(conditions: Sequence[_Condition], cases: int) -> bool:
+    """Return whether the cases take every combination of the conditions."""
+    return len({tuple(c.truths[k] for c in conditions) for k in range(cases)}) == 1 << len(conditions)
 
 
 def _replaced(
@@ -170,8 +180,7 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
             graph.node.append(node)
             continue
         body = bodies(node)[branches[i]]
-        made = {t.name for t in body.initializer} | {t.values.name for t in body.sparse_initializer}
-        made.update(o for n in body.node for o in n.output if o)
+        made = _made(body)
         if not names.isdisjoint(made):
             return None
         names |= made
@@ -181,6 +190,12 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
     for name in kept:
         graph.output.add(name=name)
     return runner.inside(Program(skeleton, fed=program.given & program.constants.keys()))
+
+
+def _made(body: GraphProto) -> set[str]:
+    """Return the names of values that a body makes or holds."""
+    held = {t.name for t in body.initializer} | {t.values.name for t in body.sparse_initializer}
+    return held.union(o for n in body.node for o in n.output if o)
 
 
 # -- branches that always fail ---------------------------------------------------------------------------
@@ -251,8 +266,12 @@ class _Failing:
 
 def _has_odd_transpose(graph: GraphProto) -> bool:
     """Return whether a Transpose permutes fewer axes than present: accepted by onnx, rejected by runtimes."""
-    infos = (*graph.input, *graph.value_info, *graph.output)
-    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
+    ranks = _ranks(graph)
     turned = (n for n in graph.node if n.op_type == "Transpose" and not n.domain and n.input)
     perms = ((n.input[0], len(a.ints)) for n in turned for a in n.attribute if a.name == "perm")
     return any(count and ranks.get(name, count) != count for name, count in perms)
+
+
+def _ranks(graph: GraphProto) -> dict[str, int]:
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}

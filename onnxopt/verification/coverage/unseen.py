@@ -7,7 +7,7 @@ not. Bodies that cannot be compared, or give only blank results, are reported.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from onnx import NodeProto
@@ -160,11 +160,16 @@ class _Node:
             here = [*(self._of_other_turns(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
             if all(u.silent for u in here):
                 return here
-            # Impossible numbers, uncertain counterparts, and the only counterpart tried at a depth prove no fault.
-            around = walk.enclosing if walk is not None else None
-            accuses = around is None or not (is_deep or is_never(self._walk.a, self._node, name) or not around.is_sure)
+            # The only counterpart tried at a depth proves no fault.
+            accuses = self._accuses(name, walk, is_deep=is_deep)
             found.append(here if accuses else [u if u.why else Gap(self._why(name)) for u in here])
         return min(found, key=lambda here: any(u.faults for u in here))
+
+    def _accuses(self, name: str, walk: Walk | None, *, is_deep: bool) -> bool:
+        """Return whether a difference is a fault: not of impossible numbers, nor of uncertain counterparts."""
+        if walk is None or walk.enclosing is None:
+            return True
+        return not (is_deep or is_never(self._walk.a, self._node, name) or not walk.enclosing.is_sure)
 
     def _of_other_turns(self, walk: Walk | None) -> Iterator[Gap]:
         """Yield gaps for faults in the first iteration: a later iteration may differ in results."""
@@ -215,17 +220,23 @@ def _indistinct(walk: Walk) -> Iterator[tuple[str, str]]:
     Two Ifs with an untaken branch may agree in all cases. A value that reads the first in A and the second in B agrees
     too, which proves nothing.
     """
-    a, of = walk.a, walk.pairs.of
+    a = walk.a
     half = [i for i in a.hiding if not _runs_whole(walk, a.nodes[i])]  # with parts that no case ran
     if not half:
         return
     numbers = walk.sameness.numbers(half)
     for value in (v for v in paired_cuts(walk) if not walk.pairs.is_same(v)):
-        mine, theirs = _read(walk.a, of[value], walk.fed_of_a), _read(walk.b, value, walk.fed)
-        x, y = ({numbers[n]: n for n in names if n in numbers} for names in (mine, (of.get(n, n) for n in theirs)))
-        other = [(x | y)[n] for n in x.keys() ^ y.keys()]  # read by one of the two
+        other = _read_by_one(walk, value, numbers)
         if any(is_open(a, a.nodes[a.maker[name]]) for name in other):
             yield value, other[0]
+
+
+def _read_by_one(walk: Walk, value: str, numbers: Mapping[str, int]) -> list[str]:
+    """Return the numbered values that a value is computed from in only one of the models."""
+    of = walk.pairs.of
+    mine, theirs = _read(walk.a, of[value], walk.fed_of_a), _read(walk.b, value, walk.fed)
+    x, y = ({numbers[n]: n for n in names if n in numbers} for names in (mine, (of.get(n, n) for n in theirs)))
+    return [(x | y)[n] for n in x.keys() ^ y.keys()]
 
 
 def _runs_whole(walk: Walk, node: NodeProto) -> bool:

@@ -132,9 +132,7 @@ def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
         raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}", hint)
     for element in value if spec.sequence else [value]:
         _check(spec, element, file)
-    if spec.sequence:
-        return value
-    return value.astype(object) if spec.kind == "string" else value
+    return value.astype(object) if spec.kind == "string" and not spec.sequence else value
 
 
 def _check(spec: InputSpec, value: Any, file: Path) -> None:
@@ -311,10 +309,15 @@ def feed(
             search.spend(began)
             if refuses:
                 break
+    raise Refused(f"{label} {_refusal(why, large, search)}")
+
+
+def _refusal(why: str, large: int, search: Search) -> str:
+    """Return, in words, why no inputs are accepted. `large`: least bytes of a rejected size."""
     if why or not large:
-        raise Refused(f"{label} {f'does not take it: {why}' if why else 'has no size for it'}")
+        return f"does not take it: {why}" if why else "has no size for it"
     asked, made = (f"{size / (1 << 30):.1f} GiB" for size in (large, search.most))
-    raise Refused(f"{label} asks for inputs of {asked}, and {made} are made (--verify-memory)")
+    return f"asks for inputs of {asked}, and {made} are made (--verify-memory)"
 
 
 def _modes(plan: Plan, recipe: Recipe) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_CODE, TYPES
@@ -38,11 +38,7 @@ _PRODUCTS: Final = having("product")
 def least(path: str, feeds: dict[str, Any]) -> int:
     """Return a lower bound of the bytes of values alive at once in the main graph; 0 if unknown."""
     graph = _inferred(path, feeds)
-    sizes: Counter[str] = Counter()  # of values computed in the main graph, if the shape is known
-    for info in (*graph.value_info, *graph.output):
-        tensor = info.type.tensor_type
-        if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
-            sizes[info.name] = tensor_bytes(tensor.elem_type, (d.dim_value for d in tensor.shape.dim))
+    sizes = _sizes_of(graph)
     last = {name: i for i, node in enumerate(graph.node) for name in node.input}
     last |= {o.name: len(graph.node) for o in graph.output}
     live = most = 0
@@ -51,6 +47,16 @@ def least(path: str, feeds: dict[str, Any]) -> int:
         most = max(most, live)
         live -= sum(sizes[name] for name in {*node.input, *node.output} if last.get(name, i) == i)
     return most
+
+
+def _sizes_of(graph: GraphProto) -> Counter[str]:
+    """Return the bytes of values computed in the main graph, if the shape is known."""
+    sizes: Counter[str] = Counter()
+    for info in (*graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
+            sizes[info.name] = tensor_bytes(tensor.elem_type, (d.dim_value for d in tensor.shape.dim))
+    return sizes
 
 
 def products(path: str, feeds: dict[str, Any]) -> int:
@@ -62,14 +68,16 @@ def products(path: str, feeds: dict[str, Any]) -> int:
     infos = (*graph.input, *graph.value_info, *graph.output)
     shapes = {i.name: [dim.dim_value for dim in i.type.tensor_type.shape.dim] for i in infos}
     shapes |= {t.name: list(t.dims) for t in graph.initializer}
-    total = 0
-    for node in (n for n in graph.node if n.op_type in _PRODUCTS and not n.domain):
-        operand, weight, result = (shapes.get(name, []) for name in (*node.input[:2], node.output[0]))
-        if node.op_type == "ConvTranspose":
-            total += math.prod(operand) * math.prod(weight[1:]) if operand else 0
-        elif result and weight and operand:
-            total += math.prod(result) * (math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1])
-    return total
+    nodes = (n for n in graph.node if n.op_type in _PRODUCTS and not n.domain)
+    return sum(_multiplications(n, *(shapes.get(name, []) for name in (*n.input[:2], n.output[0]))) for n in nodes)
+
+
+def _multiplications(node: NodeProto, operand: list[int], weight: list[int], result: list[int]) -> int:
+    if node.op_type == "ConvTranspose":
+        return math.prod(operand) * math.prod(weight[1:]) if operand else 0
+    if not (result and weight and operand):
+        return 0
+    return math.prod(result) * (math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1])
 
 
 def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:

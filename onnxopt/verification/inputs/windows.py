@@ -123,7 +123,7 @@ def windowed(
     leads: dict[str, tuple[_Need, list[str], Path]] = {}  # of the largest stride over a dim: need, dims, path
     for name, shape in shapes.items():
         mine = [path for path in paths if path.start == name]
-        need, _, path = max(((path.need, len(path.steps), path) for path in mine), default=(_Need(), 0, Path(name)))
+        need, path = _neediest(mine, name)
         symbols = [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
         axes = min(len(symbols), 2) if any(path.windows for path in mine) else 0
         for i, left in enumerate(_PLACES[axes]):
@@ -136,6 +136,12 @@ def windowed(
                     if symbol not in leads or need.stride > leads[symbol][0].stride:
                         leads[symbol] = need, symbols, path
     return [*found, _ragged(leads, found[1])] if all(found) else [{}]
+
+
+def _neediest(paths: Sequence[Path], name: str) -> tuple[_Need, Path]:
+    """Return the largest need of paths from an input, and its path."""
+    need, _, path = max(((path.need, len(path.steps), path) for path in paths), default=(_Need(), 0, Path(name)))
+    return need, path
 
 
 def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -> int:
@@ -194,13 +200,18 @@ def _window(call: Call) -> Step:
     kernel = call.ints("kernel_shape") or _kernel(call)
     axes = len(kernel)
     strides, dilations = (call.ints(name) or [1] * axes for name in ("strides", "dilations"))
-    pads = call.ints("pads") or [0] * 2 * axes
     wide = [(k - 1) * d for k, d in zip(kernel, dilations)]
-    if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in call.node.attribute):
-        pads = [-(-w // 2) for w in wide] * 2
+    pads = _pads(call, wide) or [0] * 2 * axes
     more = max((w - before - after for w, before, after in zip(wide, pads, pads[axes:])), default=0)
     reach = min(max(pads, default=0), max(wide, default=0)) + 1
     return Step(max(1, *strides, 1), max(0, more), reach=reach)
+
+
+def _pads(call: Call, wide: Sequence[int]) -> Sequence[int]:
+    """Return the pads of a window, () if none are given. `wide`: length of the dilated window less one, by axis."""
+    if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in call.node.attribute):
+        return [-(-w // 2) for w in wide] * 2
+    return call.ints("pads")
 
 
 def _kernel(call: Call) -> Sequence[int]:

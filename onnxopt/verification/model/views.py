@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.errors import ModelError
 from onnxopt.proto.functions import inlined
@@ -129,14 +129,20 @@ def forget_claims(graph: GraphProto) -> None:
 # -- renamed interfaces -----------------------------------------------------------------------------------
 
 
+def _named(graph: GraphProto) -> tuple[list[ValueInfoProto], list[TensorProto]]:
+    """Return (declared values, initializers) of a graph and its bodies."""
+    graphs = [graph, *(body for node in inside(graph.node) for body in bodies_of(node))]
+    tensors = [t for g in graphs for t in (*g.initializer, *(s.values for s in g.sparse_initializer))]
+    return [i for g in graphs for i in (*g.input, *g.output, *g.value_info)], tensors
+
+
 def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Rename values and dims of a graph and its bodies as in `names`, in place.
 
     A value that already has a new name gets a fresh name.
     """
-    graphs = [graph, *(body for node in inside(graph.node) for body in bodies_of(node))]
-    infos = [i for g in graphs for i in (*g.input, *g.output, *g.value_info)]
-    named = [*infos, *(t for g in graphs for t in (*g.initializer, *(s.values for s in g.sparse_initializer)))]
+    infos, tensors = _named(graph)
+    named = [*infos, *tensors]
     fields = [field for node in inside(graph.node) for field in (node.input, node.output)]
     dims = [d for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param]
     values = _apart(names, {i.name for i in named}.union(*fields))
@@ -211,10 +217,14 @@ def _pass_through(
         elif node.op_type == "QuantizeLinear":
             quantizers[node.output[0]] = node
         elif node.op_type == "DequantizeLinear" and node.input[0] in quantizers:
-            quantizer = quantizers[node.input[0]]
-            if _scaling(node, numbers) == _scaling(quantizer, numbers):
-                node.op_type, node.domain, node.input[:] = "Identity", "", [quantizer.input[0]]
-                del node.attribute[:]
+            _pass_on(node, quantizers[node.input[0]], numbers)
+
+
+def _pass_on(node: NodeProto, quantizer: NodeProto, numbers: Mapping[str, bytes]) -> None:
+    """Make a DequantizeLinear the Identity of the quantized value, if the scaling is equal."""
+    if _scaling(node, numbers) == _scaling(quantizer, numbers):
+        node.op_type, node.domain, node.input[:] = "Identity", "", [quantizer.input[0]]
+        del node.attribute[:]
 
 
 def _number(tensor: TensorProto) -> bytes:
