@@ -220,9 +220,7 @@ class CaseRunner:
             if death.step != step + name:
                 continue
             died = died_of(death)
-            is_optional = recipe.wide or (not alone and (recipe.single or recipe.flags > 0))
-            is_fault = step == COMPARE and died.is_about(self.job.labels[1])
-            status = DIFFERENT if is_fault else "skipped" if is_optional else UNVERIFIED
+            status = self._status_of(recipe, step, died)
             if status == UNVERIFIED and not death.late and not recipe.tame:
                 recipe = recipe._replace(tame=True)
             elif status != UNVERIFIED or not self._lengthen(death):
@@ -230,6 +228,13 @@ class CaseRunner:
                     raise died
                 return recipe, _skipped(name, str(died), status)
         return recipe, None
+
+    def _status_of(self, recipe: Recipe, step: str, died: Died) -> str:
+        """Return the status of a case after a death in a step."""
+        if step == COMPARE and died.is_about(self.job.labels[1]):
+            return DIFFERENT
+        is_optional = recipe.wide or (not self.job.stepwise and (recipe.single or recipe.flags > 0))
+        return "skipped" if is_optional else UNVERIFIED
 
     def _lengthen(self, death: Death) -> bool:
         """Lengthen the inputs, as the original may have died of short ones.

@@ -213,15 +213,18 @@ class Judge(Loaded):
         if not any(o.max_rel <= MOST_OF_WHOLE for o in compared if not o.ok):
             return {}
         if self._roundings is None:
-            self._roundings = {}
-            with contextlib.suppress(*UNSEEN):  # reported by the second look
-                from onnxopt.verification.pieces.paths import paths
-
-                program = self.runner(0).program
-                found = paths(program, [o for o in self.outputs if o in program.maker], (), {})
-                self._roundings = {o: allowed_of_whole(path.depth) for o, path in found.items()}
+            self._roundings = self._on_longest_path()
         floats = (o for o, v in zip(self.outputs, values) if isinstance(v, np.ndarray) and v.dtype == np.float32)
         return {o: self._roundings[o] for o in floats if o in self._roundings}
+
+    def _on_longest_path(self) -> dict[str, float]:
+        with contextlib.suppress(*UNSEEN):  # reported by the second look
+            from onnxopt.verification.pieces.paths import paths
+
+            program = self.runner(0).program
+            found = paths(program, [o for o in self.outputs if o in program.maker], (), {})
+            return {o: allowed_of_whole(path.depth) for o, path in found.items()}
+        return {}
 
     def _by_inputs(self, case: Case, values: Sequence[Any]) -> dict[str, float]:
         """Return, by output, the relative difference explained by the last bits of inputs."""

@@ -319,12 +319,18 @@ def reason(error: BaseException) -> str:
         return "it takes more memory than it is planned with (--verify-memory)"
     if is_starved(error):
         return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
+    line = _main_line(error)
+    end = line[1 - _LINE :]
+    return line if len(line) <= _LINE else f"…{end.partition(' ')[2] or end}"
+
+
+def _main_line(error: BaseException) -> str:
+    """Return the first line of an error without file, source location and prefix, and with the indices it lists."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
     if (found := re.search(_FILE, line)) is not None:  # the reader knows the file
         line = line[: found.start()] + line[found.end() :]
     line = re.sub(_SOURCE, "", line)
     if line.endswith(" indices"):  # followed by a line per index
-        line = "; ".join([line, *(" ".join(text.split()) for text in lines[1:] if text.startswith(" index:"))])
-    end = line[1 - _LINE :]
-    return line if len(line) <= _LINE else f"…{end.partition(' ')[2] or end}"
+        return "; ".join([line, *(" ".join(text.split()) for text in lines[1:] if text.startswith(" index:"))])
+    return line

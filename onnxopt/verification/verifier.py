@@ -172,12 +172,7 @@ class Verifier:
             skeleton = read(self.original)
             self.describe(skeleton.proto, skeleton.values)
         self.start()
-        self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
-        self.options = self._given
-        if self.declared:
-            self.options = replace(self.options, rtol=sum(self.declared.values()))
-        if rename is not None:
-            self.options = replace(self.options, rename=dict(rename))
+        self._set_options(tolerances, rename)
         self._submission = Submission(str(path), self.options, self.declared)
         if not self._is_open:
             self._open()
@@ -185,6 +180,15 @@ class Verifier:
             self._limit()
         if self._service is not None and self._service.alive:
             self._service.post("verify", self._submission)
+
+    def _set_options(self, tolerances: Mapping[str, float] | None, rename: Mapping[str, str] | None) -> None:
+        """Set the options of a result; as in `submit`."""
+        self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
+        self.options = self._given
+        if self.declared:
+            self.options = replace(self.options, rtol=sum(self.declared.values()))
+        if rename is not None:
+            self.options = replace(self.options, rename=dict(rename))
 
     @property
     def provider(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.cones import Cone, made_of, tensors
@@ -114,10 +115,15 @@ def _rows(cone: Cone, name: str) -> Any:
     a, handed, counts = cone.walk.a, {name}, list[int]()
     for node in (a.nodes[i] for i in cone.nodes):
         if node.op_type in _LISTS and node.input[1] in handed and a.is_constant(node.input[0]):
-            dims = a.constants[node.input[0]].dims if node.input[0] in a.constants else [0]
-            axis = -1 if node.op_type == "ArrayFeatureExtractor" else int_of(node, "axis")
-            counts.append(int(dims[axis]) if -len(dims) <= axis < len(dims) else 0)
+            counts.append(_count_rows(a, node))
         elif node.op_type in HANDS_ON and node.input[0] in handed and node.op_type not in _TURNS:
             handed.update(node.output)
     count = min(counts, default=0)
     return np.linspace(0, max(count - 1, 0), min(count, _MAX_ROWS), dtype=np.int64)
+
+
+def _count_rows(program: Program, node: NodeProto) -> int:
+    """Return the rows of the constant table that a node indexes; 0 if unknown."""
+    dims = program.constants[node.input[0]].dims if node.input[0] in program.constants else [0]
+    axis = -1 if node.op_type == "ArrayFeatureExtractor" else int_of(node, "axis")
+    return int(dims[axis]) if -len(dims) <= axis < len(dims) else 0

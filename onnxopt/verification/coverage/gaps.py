@@ -271,14 +271,21 @@ def _made_of_moved(walk: Walk) -> Iterator[str]:
     known: dict[str, bool] = {}
     steps = _steps(walk)
     while some := list(itertools.islice(steps, _NOISE_BATCH)):
-        new = list(dict.fromkeys(v for _, values in some for v in values if v not in known))
-        # A value that agrees on A's values only hands on the differences of earlier values.
-        own = [v for v in new if not walk.agrees_between(v)]
-        noise = walk.noise(own) if own else {}
-        for v in new:
-            is_number = not any(d.note for d in walk.latest[v])
-            known[v] = v not in own or (is_number and walk.is_rounding(v, noise.get(v, ())))
+        known |= _are_roundings(walk, dict.fromkeys(v for _, values in some for v in values if v not in known))
         yield from (output for output, values in some if not all(known[v] for v in values))
+
+
+def _are_roundings(walk: Walk, values: Iterable[str]) -> dict[str, bool]:
+    """Return for each value whether rounding explains its difference.
+
+    A value that agrees on A's values only hands on the differences of earlier values.
+    """
+    found = {v: walk.agrees_between(v) for v in values}
+    own = [v for v, agrees in found.items() if not agrees]
+    noise = walk.noise(own) if own else {}
+    for v in own:
+        found[v] = not any(d.note for d in walk.latest[v]) and walk.is_rounding(v, noise.get(v, ()))
+    return found
 
 
 def _steps(walk: Walk) -> Iterator[tuple[str, list[str]]]:

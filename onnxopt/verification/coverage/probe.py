@@ -65,9 +65,7 @@ def beyond(
 
 def _far(known: Known, points: Sequence[float], factors: Sequence[float], rng: Draws) -> Iterator[Known]:
     with np.errstate(all="ignore"):
-        for factor in factors:
-            signed = {n: abs(factor) if v.min() >= 0 else factor for n, v in known.items()}
-            yield {n: np.asarray(v * v.dtype.type(signed[n])) for n, v in known.items()}
+        yield from (_multiplied(known, factor) for factor in factors)
         for bound, sign in zip((*points[-1:], *points[:1]), (1, -1)):
             yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
         for epsilon in (p for p in points if 0 < p < EPSILON):  # negligible beside larger numbers
@@ -75,6 +73,12 @@ def _far(known: Known, points: Sequence[float], factors: Sequence[float], rng: D
             yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}  # the variance
         for point in points:
             yield {n: _mixed(v, points, point, rng) for n, v in known.items()}
+
+
+def _multiplied(known: Known, factor: float) -> Known:
+    """Return the numbers times a factor; numbers without negative ones keep their sign."""
+    signed = {n: abs(factor) if v.min() >= 0 else factor for n, v in known.items()}
+    return {n: np.asarray(v * v.dtype.type(signed[n])) for n, v in known.items()}
 
 
 def _mixed(value: Any, points: Sequence[float], point: float, rng: Draws) -> Any:
@@ -88,16 +92,20 @@ def _on_one_side(value: Any, bound: float, sign: int) -> Any:
     return found if found.min() >= 0 or value.min() < 0 else value
 
 
+def _comparands(known: Known, free: Collection[str], points: Sequence[float]) -> dict[tuple[str, int], None]:
+    """Return the pairs of an integer in `free` and a possible comparand."""
+    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
+    some = [n for n in integers if n in free]
+    entries = ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
+    return dict.fromkeys((*entries, *((x, int(p)) for x in some for p in points if p == int(p))))
+
+
 def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[Known]:
     """Yield integers equal or close to possible comparands: entries and breakpoints.
 
     free: names of arbitrary integers.
     """
-    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
-    some = [n for n in integers if n in free]
-    entries = ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
-    compared = dict.fromkeys((*entries, *((x, int(p)) for x in some for p in points if p == int(p))))
-    for name, other in itertools.islice(compared, _MAX_EQUAL):
+    for name, other in itertools.islice(_comparands(known, free, points), _MAX_EQUAL):
         value, limits = known[name], cone.range(name)
         for number in (other + step for step in _NEXT):
             if _may_be(value, number) and limits.takes(number, number):

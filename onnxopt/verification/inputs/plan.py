@@ -55,13 +55,16 @@ class InputSpec:
     @property
     def asks(self) -> bool:
         """Whether wide values prove more than small values."""
-        # A token id gets the breakpoints among its comparands in any case.
-        is_met = self._is_token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
-        if not self.use.asks or self.is_mask or self.kind in ("bool", "") or is_met:
+        if not self.use.asks or self.is_mask or self.kind in ("bool", "") or self._is_met:
             return False
         if self.kind in _WIDE_INTEGERS or self.use.words or self.use.whole:
             return True
         return any(e != 0 or self.use.exact for e in self.use.edges)  # any floats lie on both sides of zero
+
+    @property
+    def _is_met(self) -> bool:
+        """Whether all breakpoints are comparands of a token id, which gets these in any case."""
+        return self._is_token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
 
     @property
     def asks_edges(self) -> bool:
@@ -85,11 +88,14 @@ class InputSpec:
         is_met = self.kind in _FLOAT_NAMES or self._takes_others or self._is_size
         if UNKNOWN in (self.use.role, other.role) or not is_met:
             return self
-        new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
-        edges = *self.use.edges, *(e for e in new if not self._is_size or 0 < e <= LARGE_SIZE)
+        edges = *self.use.edges, *self._new_edges(other)
         levelled, exact = self.use.levelled | other.levelled, self.use.exact | other.exact
         use = self.use if self._is_size else replace(self.use, levelled=levelled, exact=exact)
         return replace(self, use=replace(use, edges=edges))
+
+    def _new_edges(self, other: Use) -> list[float]:
+        new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
+        return [e for e in new if not self._is_size or 0 < e <= LARGE_SIZE]
 
     @property
     def _takes_others(self) -> bool:
@@ -259,10 +265,7 @@ class Plan:
 
     def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
         """Yield sizes of given inputs at the same position, then further sizes, and sums of two."""
-        like: dict[str, int] = {}
-        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
-            if isinstance(symbol, str):
-                like.setdefault(symbol, _size_at(k, rank, shapes))
+        like = self._likened(shapes)
         yield like
         sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
         sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
@@ -270,6 +273,14 @@ class Plan:
         composite = self._composite(free)
         for changed in (composite, free) if 0 < len(composite) < len(free) else (free,):
             yield from (like | dict.fromkeys(changed, size) for size in sizes)
+
+    def _likened(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """Return the size of each dynamic dim as of given inputs at the same position."""
+        like: dict[str, int] = {}
+        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
+            if isinstance(symbol, str):
+                like.setdefault(symbol, _size_at(k, rank, shapes))
+        return like
 
     def fix(self, dims: dict[str, int]) -> None:
         """Fix sizes of dynamic dims."""

@@ -248,14 +248,17 @@ class Uses(Forward[_Trace]):
             met = keys(node) if node.domain == _ML else list(breakpoints(node, k, self.numbers))
             for name, a, b, _ in trace.roots:
                 self._add(name, "words", texts)
-                use = self.found[name]
-                for number in met if abs(a) > _TINY else ():
-                    if len(use.edges) < _MAX_EDGES:
-                        self._add(name, "edges", [(number - b) / a])
-                        use.jumps |= kind not in CUTTING
-                        use.levelled |= kind in LEVELLING
+                self._add_edges(name, [(number - b) / a for number in met] if abs(a) > _TINY else (), kind)
             if met and kind in COMPARING:
                 self._compare(node, k, trace)
+
+    def _add_edges(self, name: str, edges: Iterable[float], kind: str) -> None:
+        use = self.found[name]
+        for edge in edges:
+            if len(use.edges) < _MAX_EDGES:
+                self._add(name, "edges", [edge])
+                use.jumps |= kind not in CUTTING
+                use.levelled |= kind in LEVELLING
 
     def _words(self, node: NodeProto) -> list[str]:
         """Return the strings that an operator compares with."""
@@ -283,10 +286,8 @@ class Uses(Forward[_Trace]):
         at = AXIS.get((node.op_type, k))
         if at is None:
             return
-        axis, shape = int_of(node, at[1], at[0]), self._shape(node.input[0])
-        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
-        if rows and isinstance(rows, int) and operator(node.op_type).role(k) == LENGTH:
-            rows += 1
+        axis = int_of(node, at[1], at[0])
+        rows = self._rows(node, k, axis)
         if node.op_type == "Gather" and axis == 0 and node.input[0] in self.constants:
             for name, term in trace.origins:
                 self.tables.setdefault(name, []).append((self.constants[node.input[0]], int(term)))
@@ -295,6 +296,14 @@ class Uses(Forward[_Trace]):
                 self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
                 self._add(name, "rows", [rows - int(b)])
+
+    def _rows(self, node: NodeProto, k: int, axis: int) -> int | str | None:
+        """Return one more than the largest index into an axis; the name of a dynamic axis, and 0 if unknown."""
+        shape = self._shape(node.input[0])
+        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
+        if rows and isinstance(rows, int) and operator(node.op_type).role(k) == LENGTH:
+            rows += 1
+        return rows
 
     def _add(self, name: str, field: str, more: Iterable[Any]) -> None:
         """Extend a field of a use, without repetition."""

@@ -161,14 +161,18 @@ class _Tensor(NamedTuple):
             return np.full(shape, _EQUAL[self.mode])
         high = i.bound if is_bounded and i.bound else 2
         if decisive := [n for n in i.compared if is_bounded and 0 <= n < (i.bound or _NO_BOUND)]:
-            if self.is_single:
-                return np.full(shape, decisive[variant % len(decisive)])
-            chosen = self.spread() < _SHARE  # like a padding token, among further numbers
-            return np.where(chosen, self.covering(decisive), self.rng.integers(0, high, shape))
+            return self._decisive(decisive, variant, high)
         if not shape:
             return np.array(min(high - 1, 1) if i.bound else 1 + variant)
         limits = _BYTES.get(i.kind, (0, high)) if is_bounded and not i.bound else (0, high)
         return self.rng.integers(*limits, shape)
+
+    def _decisive(self, compared: Sequence[int], variant: int, high: int) -> Any:
+        """Return integers with some of `compared`, like a padding token, among further numbers."""
+        if self.is_single:
+            return np.full(self.shape, compared[variant % len(compared)])
+        chosen = self.spread() < _SHARE
+        return np.where(chosen, self.covering(compared), self.rng.integers(0, high, self.shape))
 
     def _extremes(self) -> Any:
         """Return the finite values of the case `extremes`: large, small, zero; integers within bounds."""
@@ -221,9 +225,13 @@ class _Tensor(NamedTuple):
             return np.full(self.shape, min(finite) if turn else max(finite))
         rank = self.spread()
         found = np.where(rank < _NEAR_SHARE, self.covering(around), base)
+        return found if turn else self._with_close(found, rank, met)
+
+    def _with_close(self, found: Any, rank: Any, met: Sequence[float]) -> Any:
+        """Return the floats with numbers next to breakpoints at some of the elements. `rank`: see `spread`."""
         step = max(_NEXT, 4 * self.type.epsilon)
         close = [e * factor for e in met if e and math.isfinite(e) for factor in (1 - step, 1 + step)]
-        if turn or not close:
+        if not close:
             return found
         return np.where((rank >= _NEAR_SHARE) & (rank < _CLOSE), self.covering(close), found)
 

@@ -152,9 +152,7 @@ class Changing(Forward[int]):
         found = super().entering(node, body, reads)
         if node.op_type not in STANDARD_BODIES:
             return [(_all_of(reads) and ELEMENTS | SIZES | RANK) or None] * len(body.input)
-        states = carried(node, body)
-        copies = {n.output[0]: n.input[0] for n in body.node if n.op_type == "Identity"}
-        changed = {name for name, after in states.items() if name not in (after, copies.get(after))}
+        changed = _changing_states(node, body)
         facts = zip(body.input, [ELEMENTS, *found[1:]] if node.op_type == "Loop" else found)
         return [(fact or 0) | TURN if i.name in changed else fact for i, fact in facts]
 
@@ -173,6 +171,12 @@ class Changing(Forward[int]):
         if node.op_type == "If" and not is_open:  # the result is always of the same branch
             return found
         return [captured | (SIZES | RANK) if captured else None] * len(node.output)
+
+
+def _changing_states(node: NodeProto, body: GraphProto) -> set[str]:
+    """Return the states that an iteration computes, not only hands on."""
+    copies = {n.output[0]: n.input[0] for n in body.node if n.op_type == "Identity"}
+    return {name for name, after in carried(node, body).items() if name not in (after, copies.get(after))}
 
 
 def _all_of(facts: Iterable[int | None]) -> int:

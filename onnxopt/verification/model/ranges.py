@@ -60,14 +60,18 @@ def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> list[float]:
     """Return the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
     kind, found = node.op_type, list[float]()
     if kind in MUTUAL:
-        found = [n for i, name in enumerate(node.input) if i != k for n in numbers(name)]
-        if kind == "Equal" and len({*node.input}) == 1:  # NaN is not equal to itself
-            found.append(math.nan)
+        found = _comparands(node, k, numbers)
     elif (kind, k) in _BREAKPOINTS:
         given = {a.name: attribute_value(a) for a in node.attribute if not a.ref_attr_name}
         found += _BREAKPOINTS[kind, k](given, lambda i: numbers(node.input[i]) if i < len(node.input) else [])
     takes_nan = kind in ("IsNaN", "Equal")
     return [n for n in found if abs(n) < _MAX_BOUND or (math.isnan(n) and takes_nan) or kind == "IsInf"]
+
+
+def _comparands(node: NodeProto, k: int, numbers: Numbers) -> list[float]:
+    found = [n for i, name in enumerate(node.input) if i != k for n in numbers(name)]
+    is_own = node.op_type == "Equal" and len({*node.input}) == 1  # NaN is not equal to itself
+    return [*found, math.nan] if is_own else found
 
 
 def keys(node: NodeProto) -> list[float]:
@@ -314,12 +318,16 @@ def _computed(kind: str, known: Sequence[Range], *, is_square: bool = False) -> 
     """Return the range of a function, computed at bounds of the operands. `is_square`: of the same operand twice."""
     if kind == "Div" and known[1].low <= 0 <= known[1].high:
         return ANY
-    sums = len(known) > 1 and kind not in _BENDS  # of infinities: not a number
-    nan = kind == "Div" or any(r.nan for r in known) or (sums and not all(r.is_finite for r in known))
+    nan = _may_be_nan(kind, known)
     corners = _corners(kind, known, is_square=is_square)
     compute = _RISING.get(kind) or _MONOTONE[kind]
     ends = [n for n in itertools.starmap(compute, corners) if not math.isnan(n)]
     return Range(min(ends), max(ends), kind in _WHOLE and all(r.integer for r in known), nan) if ends else ANY
+
+
+def _may_be_nan(kind: str, known: Sequence[Range]) -> bool:
+    sums = len(known) > 1 and kind not in _BENDS  # of infinities: not a number
+    return kind == "Div" or any(r.nan for r in known) or (sums and not all(r.is_finite for r in known))
 
 
 def _corners(kind: str, known: Sequence[Range], *, is_square: bool) -> Iterable[tuple[float, ...]]:

@@ -82,6 +82,9 @@ class Call:
             return None
         if constant := self._integers(self.node.input[at]):
             return constant
+        return self._computed(at)
+
+    def _computed(self, at: int) -> Sequence[int] | None:
         known = self.elements[at] if at < len(self.elements) else None
         computed = [n for n in known or () if isinstance(n, int) and n != UNKNOWN]
         return computed if known and len(computed) == len(known) else None

@@ -32,16 +32,20 @@ class Pairs:
         self.of = {name: name for name in b.maker if name in a.maker}
         if b.is_body:  # outputs of a body correspond under any names
             self.of |= {y: x for x, y in self.outputs if x in a.maker and y in b.maker}
-        taken = set(self.of.values())
-        for name in b.maker:
-            if name not in self.of and name == name_in_file(name) and (guess := self._stem(name, taken)):
-                self.of[name] = guess
-                taken.add(guess)
+        self._guess()
         self.by_original = {original: name for name, original in self.of.items()}
         # Values of B in int32 in place of A's int64; readers of these are not the same in both.
         mine, theirs = a.skeleton.kinds, b.skeleton.kinds
         pairs = (*self.of.items(), *((name, name) for name in b.given)) if theirs else ()
         self.int32 = {y for y, x in pairs if (mine.get(x), theirs.get(y)) == ("tensor(int64)", "tensor(int32)")}
+
+    def _guess(self) -> None:
+        """Add values of B whose names extend a name of A."""
+        taken = set(self.of.values())
+        for name in self.b.maker:
+            if name not in self.of and name == name_in_file(name) and (guess := self._stem(name, taken)):
+                self.of[name] = guess
+                taken.add(guess)
 
     def _stem(self, name: str, taken: set[str]) -> str:
         while "_" in name:

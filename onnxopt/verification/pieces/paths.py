@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from onnx import NodeProto
+from onnx import AttributeProto, NodeProto
 
 from onnxopt.proto.element_types import BY_NAME, TYPES
 from onnxopt.verification.model.nodes import domain_of, inside
@@ -38,8 +38,7 @@ def is_single(program: Program) -> bool:
     kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
     if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
         return False
-    others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
-    others |= {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
+    others = _constant_others(program)
     for node, reads in zip(program.nodes, program.reads):
         if _makes_others(node) or (node.op_type != "Cast" and not others.isdisjoint(reads)):
             others.update(node.output)
@@ -48,21 +47,24 @@ def is_single(program: Program) -> bool:
     return True
 
 
+def _constant_others(program: Program) -> set[str]:
+    others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
+    return others.union(name for name, t in program.sparse.items() if t.values.data_type in _OTHERS)
+
+
 def _makes_others(node: NodeProto) -> bool:
     """Return whether a node may make floats of a type different from its operands'.
 
     Either an attribute gives a type, or the operator is custom.
     """
-    for n in inside([node]):
-        if domain_of(n.domain):
-            return True
-        for a in n.attribute[:]:
-            if a.type in (a.SPARSE_TENSOR, a.TYPE_PROTO) or (a.type == a.INT and a.name != "group" and a.i in _OTHERS):
-                return True
-            tensors = (a.t,) if a.type == a.TENSOR else a.g.initializer[:] if a.type == a.GRAPH else ()
-            if any(t.data_type in _OTHERS for t in tensors):
-                return True
-    return False
+    return any(domain_of(n.domain) or any(map(_gives_others, n.attribute[:])) for n in inside([node]))
+
+
+def _gives_others(a: AttributeProto) -> bool:
+    if a.type in (a.SPARSE_TENSOR, a.TYPE_PROTO) or (a.type == a.INT and a.name != "group" and a.i in _OTHERS):
+        return True
+    tensors = (a.t,) if a.type == a.TENSOR else a.g.initializer[:] if a.type == a.GRAPH else ()
+    return any(t.data_type in _OTHERS for t in tensors)
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,11 @@ def paths(
         count = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
-            width = _EPSILON.get(kind, EPSILON["float32"])
-            own = count
+            own, width = count, _EPSILON.get(kind, EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = float(depth > 0 or not rounds(node))  # moved numbers were rounded before
-            if kind.startswith(_EXACT_TYPES):
-                own, width = (0.0, 0.0) if not own or _is_exact(program, node, types) else (own, width)
+            if kind.startswith(_EXACT_TYPES) and (not own or _is_exact(program, node, types)):
+                own = width = 0.0
             # Sums of narrow numbers are accumulated in a wider type.
             step = min(own, 1.0) if width > EPSILON["float32"] else own
             found[output] = depth + step, max(coarsest, width) if own or coarsest else 0.0

@@ -221,15 +221,24 @@ class Replay:
         if self.is_narrow(value):
             differences = [d._replace(note=_OVER.get(d.note, d.note)) for d in differences]
         # A value of equal name has equal shape.
+        held, view = self._viewed(value, mine, found, share) if self.pairs.of.get(value) != value else ([], None)
+        if view is not None and all(d.within(share) for d in held):
+            return True, held, view
+        if view is not None and any(d.note for d in differences):  # different shapes
+            return False, held, view
+        return False, differences, None
+
+    def _viewed(
+        self, value: str, mine: list[Any], found: list[Any], share: float
+    ) -> tuple[list[Difference], View | None]:
+        """Return (differences by case, view of A's values) for the first view that agrees, else the closest."""
         tried = list[tuple[list[Difference], View]]()
-        for view in views(mine, found) if self.pairs.of.get(value) != value else ():
+        for view in views(mine, found):
             held = [self._difference(value, view(x, i), y, share) for i, (x, y) in enumerate(zip(mine, found))]
             if all(d.within(share) for d in held):
-                return True, held, view
+                return held, view
             tried.append((held, view))
-        if tried and any(d.note for d in differences):  # different shapes: the closest view
-            return False, *min(tried, key=lambda one: sum(d.relative for d in one[0]))
-        return False, differences, None
+        return min(tried, key=lambda one: sum(d.relative for d in one[0]), default=([], None))
 
     def _differences(self, value: str, mine: list[Any], found: list[Any], share: float) -> list[Difference]:
         """Return the differences by case, in A's layout, and losses of the narrower type."""

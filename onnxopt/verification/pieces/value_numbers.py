@@ -181,11 +181,16 @@ class ValueNumbering:
         if self._only_changes_width(node):
             return [*reads[:1]]
         if node.op_type == "Constant" and len(told) == 1:
-            tensor = held_as(*told[0])
-            sparse = ("held", told[0][1].SerializeToString(deterministic=True)) if tensor is None else ()
-            return [number_of(self._table, sparse or self.elements(tensor_to_array(tensor)))]
+            return [number_of(self._table, self._held(*told[0]))]
         fill = self._filled(node, reads[0]) if node.op_type == "ConstantOfShape" else None
         return [number_of(self._table, fill)] if fill is not None else None
+
+    def _held(self, name: str, attribute: Any) -> Hashable:
+        """Return the constant in an attribute of a Constant, as by `elements`; of sparse tensors, the message."""
+        tensor = held_as(name, attribute)
+        if tensor is None:
+            return "held", attribute.SerializeToString(deterministic=True)
+        return self.elements(tensor_to_array(tensor))
 
     def _filled(self, node: NodeProto, shape: int) -> Hashable | None:
         """Return the constant made by a ConstantOfShape, as by `elements`; None for a computed shape."""

@@ -352,15 +352,19 @@ class Walk:
 
         All values that the narrower type cannot hold are reported, else the first, until enough faults are found.
         """
-        unfit = {v: found[0] for v in blocked if (found := self.replay.unfit(v))}
-        over = [v for v, note in unfit.items() if note == OVERFLOWS and worst(self.latest[v]).note]
-        chosen = over or [v for v, note in unfit.items() if note == TOO_SMALL]
+        chosen = self._unheld(blocked)
         if not chosen and sum(not fault.beyond for fault in self.faults) < MAX_FAULTS:
             chosen = [*blocked[:1]]
         for value in chosen:
             self._assume_equal(value)
         self.pending = [v for v in self.pending if v not in self.cuts]
         return bool(chosen)
+
+    def _unheld(self, values: Sequence[str]) -> list[str]:
+        """Return the values too large for the narrower type; if none, the values too small."""
+        unfit = {v: found[0] for v in values if (found := self.replay.unfit(v))}
+        over = [v for v, note in unfit.items() if note == OVERFLOWS and worst(self.latest[v]).note]
+        return over or [v for v, note in unfit.items() if note == TOO_SMALL]
 
     def _is_clamped(self, value: str) -> bool:
         """Return whether a value agrees only because a too large operand was fed as the largest number."""
