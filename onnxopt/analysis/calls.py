@@ -72,33 +72,43 @@ def _called(functions: Functions, node: Node) -> Iterator[FunctionProto]:
 
 def call_types(node: Node, functions: Functions) -> dict[Value, TypeProto]:
     """Return the types of the results of a call, by inference of the function's body."""
+    proto = _of_call(node, functions)
+    try:
+        infos = infer_shapes(inferable(proto)).graph.output
+    except Exception:  # inference is optional: a call it cannot read has no facts
+        return {}
+    symbols = set[str]()
+    if not _reads_slices_of_first_form(node.scope.model):
+        symbols.update(d.dim_param for i in proto.graph.input for d in i.type.tensor_type.shape.dim)
+    found = {v: i.type for v, i in zip(node.outputs, infos) if v is not None and i.type.WhichOneof("value")}
+    for kind in found.values():
+        rename_dims(kind, lambda name: name if name in symbols else "")
+    return found
+
+
+def _of_call(node: Node, functions: Functions) -> ModelProto:
+    """Return a model of the call alone, with the known types and constants of the operands."""
     model = node.scope.model
-    facts = [None if v is None else known(v) for v in node.inputs]
     proto = ModelProto(ir_version=max(model.ir_version, 8))
     proto.functions.extend(_called(functions, node))
     for domain, version in (node.scope.root.opsets or model.opsets).items():
         proto.opset_import.add(domain=domain, version=version)
     proto.graph.name = "call"
     proto.graph.node.append(numbered(node))
-    for i, fact in enumerate(facts):
+    for i, v in enumerate(node.inputs):
+        fact = None if v is None else known(v)
         if fact is not None:
             proto.graph.input.add(name=f"i{i}", type=fact[0])
             if fact[1] is not None:
                 proto.graph.initializer.add().CopyFrom(fact[1])
                 proto.graph.initializer[-1].name = f"i{i}"
     proto.graph.output.extend(ValueInfoProto(name=f"o{i}") for i in range(len(node.outputs)))
-    try:
-        infos = infer_shapes(inferable(proto)).graph.output
-    except Exception:  # inference is optional: a call it cannot read has no facts
-        return {}
-    symbols = {d.dim_param for i in proto.graph.input for d in i.type.tensor_type.shape.dim}
+    return proto
+
+
+def _reads_slices_of_first_form(model: Model) -> bool:
     scopes = (scope for function in model.functions.values() for scope in inner_scopes(function))
-    if any(scope.opset() == SLICE and scope.by_op.get("Slice") for scope in scopes):
-        symbols.clear()
-    found = {v: i.type for v, i in zip(node.outputs, infos) if v is not None and i.type.WhichOneof("value")}
-    for kind in found.values():
-        rename_dims(kind, lambda name: name if name in symbols else "")
-    return found
+    return any(scope.opset() == SLICE and scope.by_op.get("Slice") for scope in scopes)
 
 
 def of_any_shape(kind: TypeProto) -> TypeProto:

@@ -66,14 +66,16 @@ class Loading:
             v: (tensor_type_proto(types.dtype(v), dims), None) for v, dims in self.annotated.items()
         }
         rejected, never = list[Node](), set[Value]()  # `never`: values of bodies that never run
-        for node in order:
-            if _may_be_rejected(node) or node.bodies or node.op == "Shape" or self._is_told(node):
-                found = made_of(node, self._known)
-                if _is_rejected(node, found, self._known) or not never.isdisjoint(node.operands):
-                    rejected.append(node)
-                    never.update(node.results if is_in_body(node) else ())
-                self._known.update(self._news(found or {}))
+        for node in filter(self._is_asked, order):
+            found = made_of(node, self._known)
+            if _is_rejected(node, found, self._known) or not never.isdisjoint(node.operands):
+                rejected.append(node)
+                never.update(node.results if is_in_body(node) else ())
+            self._known.update(self._news(found or {}))
         self.lost = _upstream(rejected)
+
+    def _is_asked(self, node: Node) -> bool:
+        return _may_be_rejected(node) or bool(node.bodies) or node.op == "Shape" or self._is_told(node)
 
     def is_refused(self, value: Value, given: Array | Value, readers: Iterable[Node] | None) -> bool:
         """See `constants.is_refused`."""

@@ -44,12 +44,7 @@ class ConvertDtype(ModelPass):
     def run(self, model: Model, ctx: PassContext) -> None:
         if not self._is_possible(model):
             return
-        forget_unstored(model.open_scopes())
-        types.update(model)
-        for scope in reversed([*model.open_scopes()]):  # outer ones first: behind onnxruntime's own operators
-            untyped = (v for node in scope for v in present(node.outputs) if not v.dtype)
-            if not scope.root.is_function and any(untyped):
-                learn_shapes(scope)
+        _learn_types(model)
         decline = partial(ctx.decline, "narrow")
         plan = FloatPlan(
             model.graph,
@@ -177,3 +172,13 @@ def _add_value(network: Network, sides: set[int], cost: int) -> None:
         network.add_edge(wide, NARROW_SIDE, cost)
         for side in sides - {NARROW_SIDE}:
             network.add_edge(side, wide, ALWAYS)
+
+
+def _learn_types(model: Model) -> None:
+    """Infer types anew; also of values behind onnxruntime's own operators."""
+    forget_unstored(model.open_scopes())
+    types.update(model)
+    for scope in reversed([*model.open_scopes()]):  # outer ones first
+        untyped = (v for node in scope for v in present(node.outputs) if not v.dtype)
+        if not scope.root.is_function and any(untyped):
+            learn_shapes(scope)

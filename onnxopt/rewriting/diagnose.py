@@ -361,7 +361,11 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
     versions = [s for op in call.ops for s in standard[op]]
     if model is None:
         yield from _unknown_inputs(call, versions)
-    has = sorted({name for holder in (*versions, *chain(*nodes.values())) for name in holder.attributes})
+    yield from _unknown_attributes(call, [*versions, *chain(*nodes.values())])
+
+
+def _unknown_attributes(call: Call, holders: Sequence[onnx.defs.OpSchema | Node]) -> Iterator[tuple[str, str]]:
+    has = sorted({name for holder in holders for name in holder.attributes})
     for name, _ in call.attributes:
         if name not in has:
             hint = nearest(name, has, f"it has {few(has, 9)}" if has else "it has none")

@@ -294,16 +294,19 @@ class _Normaliser:
         self.names: dict[object, str] = {}
         self.counts: dict[str, int] = {}
 
+    def _call(self, p: Call) -> Call:
+        return replace(
+            p,
+            name=self._name(p),
+            inputs=tuple(self(i) for i in p.inputs),
+            attributes=() if self.ignore_literals else tuple((k, self._wide(v)) for k, v in p.attributes),
+            exact=self.exact or p.exact,
+            shared=self.shared or p.shared,
+        )
+
     def __call__(self, p: Pattern) -> Pattern:
         if isinstance(p, Call):
-            return replace(
-                p,
-                name=self._name(p),
-                inputs=tuple(self(i) for i in p.inputs),
-                attributes=() if self.ignore_literals else tuple((k, self._wide(v)) for k, v in p.attributes),
-                exact=self.exact or p.exact,
-                shared=self.shared or p.shared,
-            )
+            return self._call(p)
         if isinstance(p, Either):
             return replace(p, choices=tuple(self(c) for c in p.choices))
         if self.ignore_literals and isinstance(p, (Literal, About, int, float)):

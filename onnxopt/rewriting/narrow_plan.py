@@ -88,16 +88,17 @@ class FloatPlan(Plan[Node]):
         read = {v for v in root.inputs if is_wide(v) and any(self.reader(n, i) for n in v.users for i in n.places(v))}
         return (read - {*root.outputs}) | {v for v in root.outputs if is_wide(v) and self.maker(v)}
 
+    def _is_asked(self, node: Node) -> bool:
+        """Return whether a node has wide values, and is no Cast or source of the plan."""
+        wide = any(map(is_wide, (*node.inputs, *node.outputs)))
+        return wide and not self.is_cast(node) and not any(map(self.source, node.results))
+
     def _look(self, node: Node) -> None:
         callee = self.calls.of(node, self)
         found = NONE if stays_wide(node) else slots(node.op, node.scope.opset(node.domain), self.dtype)
         if callee is not None:
             found = callee.slots
-        if (
-            not any(map(is_wide, (*node.inputs, *node.outputs)))
-            or self.is_cast(node)
-            or any(map(self.source, node.results))
-        ):
+        if not self._is_asked(node):
             return
         if callee is None:
             self._trace(node)

@@ -225,6 +225,13 @@ def depth(pattern: Pattern) -> int:
     return 0
 
 
+def _call_text(call: Call) -> str:
+    inputs = [text(p) for p in call.inputs] + (["..."] if call.variadic else [])
+    inputs += [f"{name}={shown(value)}" for name, value in call.attributes]
+    inputs += [f"reads={'|'.join(sorted(call.reads))}"] if call.reads else []
+    return f"{'|'.join(call.ops)}({', '.join(inputs)})"
+
+
 def text(pattern: Pattern) -> str:
     """Return the pattern as readable text."""
     if isinstance(pattern, Var):
@@ -234,10 +241,7 @@ def text(pattern: Pattern) -> str:
     if isinstance(pattern, Either):
         return " | ".join(text(p) for p in pattern.choices)
     if isinstance(pattern, Call):
-        inputs = [text(p) for p in pattern.inputs] + (["..."] if pattern.variadic else [])
-        inputs += [f"{name}={shown(value)}" for name, value in pattern.attributes]
-        inputs += [f"reads={'|'.join(sorted(pattern.reads))}"] if pattern.reads else []
-        return f"{'|'.join(pattern.ops)}({', '.join(inputs)})"
+        return _call_text(pattern)
     if pattern is None:
         return "_"
     if isinstance(pattern, Literal):

@@ -253,15 +253,19 @@ def _without_heads(m: Match, angles: Value, axis: int) -> Value:
 _MAX_ROTATION_DEPTH: Final = 8
 
 
+def _half_of_constant(m: Match, value: Value, sign: int, paired: bool) -> Value | None:
+    a, b = _halves_of(value.array, paired)
+    equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
+    return m.const(np.ascontiguousarray(b), like=value.array) if equal else None
+
+
 def _half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _MAX_ROTATION_DEPTH) -> Value | None:
     """Return the second half of [h, h] along the last axis, or of [-h, h] with sign -1; None if the halves may differ.
 
     With `paired` the halves are the elements at even and at odd indices.
     """
     if value.constant:
-        a, b = _halves_of(value.array, paired)
-        equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
-        return m.const(np.ascontiguousarray(b), like=value.array) if equal else None
+        return _half_of_constant(m, value, sign, paired)
     node = producer(value)
     if node is None or not reach or node.inputs[0] is None:
         return None

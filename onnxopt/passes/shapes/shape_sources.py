@@ -79,13 +79,18 @@ def _is_read_for_dims(value: Value, maker: Node) -> bool:
     return all(u.op == "Shape" or u.op in beside for u in value.users)
 
 
+def _indices_picked(node: Node) -> list[Array] | None:
+    """Return the indices of the Gathers that read the Shape of all dims; None if others read a part or the whole."""
+    picks, lists_all = list(node.output.users), not node.attr("start") and node.attr("end") is None
+    picked = not node.output.is_output and all(n.op == "Gather" and n.graph is node.scope for n in picks)
+    return arrays_of(pick.inputs[1] for pick in picks) if lists_all and picked else None
+
+
 def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
     """Return the Shape of the operand of a Transpose or Unsqueeze, if every reader of `node` is a Gather of dims that
     the operand has; else None."""
     graph, x, axes = node.scope, maker.inputs[0], _axes_before(maker)
-    picks, lists_all = list(node.output.users), not node.attr("start") and node.attr("end") is None
-    picked = not node.output.is_output and all(n.op == "Gather" and n.graph is graph for n in picks)
-    given = arrays_of(pick.inputs[1] for pick in picks) if lists_all and picked else None
+    picks, given = list(node.output.users), _indices_picked(node)
     if x is None or axes is None or given is None:
         return None
     before = [at for i in given if (at := _picked_axes(i, axes)) is not None]
