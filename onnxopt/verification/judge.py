@@ -176,11 +176,7 @@ class Judge(Loaded):
         if paths := self._by_paths(halves[0], record.outputs) if self._may_shake() else {}:
             share = {name: max(s, paths.get(name, 0.0)) for name, s in share.items()}
             record.outputs = [self._measure(*part, share) for part in parts]
-        wrong = next((o for o in record.outputs if not o.ok), None)
-        if wrong is None:
-            return ""
-        why = wrong.note or f"it differs by {wrong.max_rel:.2g} of its range"
-        return f"{size} output `{wrong.name}` is not what each part of the batch gives alone: {why}"
+        return next((f"{size} {_wrong_alone(o)}" for o in record.outputs if not o.ok), "")
 
     def _run_result(self, feeds: dict[str, Any]) -> list[Any]:
         """Return the result's outputs on feeds of the original."""
@@ -325,3 +321,8 @@ def main() -> None:
 
     keep_little()
     serve(lambda tell: JobRunner(Judge(tell), tell))
+
+
+def _wrong_alone(output: OutputRecord) -> str:
+    why = output.note or f"it differs by {output.max_rel:.2g} of its range"
+    return f"output `{output.name}` is not what each part of the batch gives alone: {why}"

@@ -81,6 +81,10 @@ class Loaded(Original):
             blame_system(e)
             self._blame_room(e, getattr(self.engine, "wake", lambda: None))
             return f"{b}{UNLOADED}: {reason(e)}"
+        return self._unlike(b)
+
+    def _unlike(self, b: str) -> str:
+        """Return why the result's outputs are not the original's, or "". Raises Refused for unknown operators."""
         if self.unknown and (why := self.engine.unlike(self.b)):
             raise Refused(why)
         own = len(self.engine.own) if self.unknown else None

@@ -148,7 +148,11 @@ class OnnxRuntime:
         self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
-        self._names = Called(names or {})
+        self._describe(Called(names or {}))
+
+    def _describe(self, names: Called) -> None:
+        """Set the names and types of inputs and outputs."""
+        self._names = names
         taken = self._session.get_inputs()
         self.dims: dict[str, Sequence[int | str | None]] = dict(
             zip(self._names.here(i.name for i in taken), (i.shape for i in taken))

@@ -61,16 +61,21 @@ def _differs(cone: Cone | None, decisions: set[str]) -> bool | None:
     """Return whether a value differs for a different decision; None if the cases show both results of each decision."""
     if cone is None:
         return False
-    walk, a = cone.walk, cone.walk.a
-    fed = (e for e in cone.entries if e in decisions and walk.pairs.by_original.get(e) in walk.fed)
-    read = [e for e in fed if not _is_seen(walk, e)]
+    a, read = cone.walk.a, _half_seen(cone, decisions)
     inside = {a.nodes[i].op_type for i in cone.nodes if not decisions.isdisjoint(a.nodes[i].output)}
     if not read and not inside:
         return None
     if _differs_for_others(cone, read):
         return True
     moved = functools.partial(elsewhere, most=_MAX_SAMPLES)
-    return not inside.isdisjoint(_BEST) and differs(Cone.of(walk, cone.value), moved)
+    return not inside.isdisjoint(_BEST) and differs(Cone.of(cone.walk, cone.value), moved)
+
+
+def _half_seen(cone: Cone, decisions: set[str]) -> list[str]:
+    """Return the decisions fed to a cone without both results in the cases."""
+    walk = cone.walk
+    fed = (e for e in cone.entries if e in decisions and walk.pairs.by_original.get(e) in walk.fed)
+    return [e for e in fed if not _is_seen(walk, e)]
 
 
 def _differs_for_others(cone: Cone, read: Sequence[str]) -> bool:

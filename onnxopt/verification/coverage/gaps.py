@@ -290,17 +290,22 @@ def _are_roundings(walk: Walk, values: Iterable[str]) -> dict[str, bool]:
 
 def _steps(walk: Walk) -> Iterator[tuple[str, list[str]]]:
     """Yield (step, differing values between the step and preceding cutpoints)."""
-    of, behind = walk.pairs.of, set[str]()
+    behind = set[str]()
     for node, reads in zip(walk.b.nodes, walk.b.reads):
         is_behind = not behind.isdisjoint(reads)
         for output in filter(None, node.output):
             if output not in walk.cuts:
                 behind.update([output] if is_behind or output in walk.latest else ())
                 continue
-            may_agree = is_behind and output in of and (_is_step(walk, output) or _drops(walk, output))
-            if may_agree and not walk.sameness.is_made_alike(output):  # although its operands differ
+            if is_behind and _may_agree(walk, output):
                 inside = walk.b.made(walk.b.cone([output], walk.fed))
                 yield output, [v for v in inside if v in walk.latest and v not in walk.cuts]
+
+
+def _may_agree(walk: Walk, output: str) -> bool:
+    """Return whether a value may agree although its operands differ."""
+    is_deaf = output in walk.pairs.of and (_is_step(walk, output) or _drops(walk, output))
+    return is_deaf and not walk.sameness.is_made_alike(output)
 
 
 def _drops(walk: Walk, value: str) -> bool:

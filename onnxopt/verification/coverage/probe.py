@@ -57,10 +57,14 @@ def beyond(
     free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
     floats = _far(free, points, factors, Draws(cone.walk.replay.seed, cone.original)) if free else ()
     every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
-    booleans = {n: np.asarray(~v) for n, v in known.items() if flip and element_kind(v) == "b"}
-    every += [booleans] if booleans and booleans.keys() <= cone.both else []
+    every += _negated(cone, known) if flip else []
     takes_turns = any(cone.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in cone.nodes)
     yield from every[:: -(-len(every) // MAX_TURNING)] if every and takes_turns else every
+
+
+def _negated(cone: Cone, known: Known) -> list[Known]:
+    booleans = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
+    return [booleans] if booleans and booleans.keys() <= cone.both else []
 
 
 def _far(known: Known, points: Sequence[float], factors: Sequence[float], rng: Draws) -> Iterator[Known]:

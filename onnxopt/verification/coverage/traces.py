@@ -131,9 +131,7 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
     """Return the conditions of Ifs among `nodes`, by root; {} if unknown in a case."""
     program, found = runner.program, dict[str, _Condition]()
     ifs = {i: program.nodes[i].input[0] for i in nodes if program.nodes[i].op_type == "If"}
-    if made := [name for name in dict.fromkeys(ifs.values()) if name in program.maker]:
-        part = runner.open(program.cone(made, ()), types, made)
-        feeds = [{**fed, **part.run(fed)} for fed in feeds]
+    feeds = _with_computed(runner, [*dict.fromkeys(ifs.values())], feeds, types)
     for i, name in ifs.items():
         default = program.constant(name) if name in program.constants else None
         values = [known.get(name, default) for known in feeds]
@@ -142,6 +140,12 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
         root, is_so = asked(program, name)
         found.setdefault(root, _Condition(tuple(bool(np.all(v)) is is_so for v in values), {})).ifs[i] = is_so
     return found
+
+
+def _with_computed(runner: Runner, names: Sequence[str], feeds: Feeds, types: Mapping[str, str]) -> Feeds:
+    made = [name for name in names if name in runner.program.maker]
+    part = runner.open(runner.program.cone(made, ()), types, made) if made else None
+    return [{**fed, **part.run(fed)} for fed in feeds] if part is not None else feeds
 
 
 def _is_proven(program: Program, condition: _Condition) -> bool:

@@ -47,8 +47,7 @@ def _hidden(walk: Walk, scope: str, *, is_wrong: bool) -> Iterator[Gap]:
     hiding = walk.a.hiding
     decided = sorted({*walk.a.deciding}.difference(hiding))  # all parts run, which proves little about a decision
     apart, new = walk.sameness.changed([*hiding, *decided], walk.b.hiding)
-    made = ((i, walk.b.maker[v]) for i in hiding for v in walk.pairs.made_from([*walk.a.nodes[i].output]))
-    counterparts = {i: j for i, j in made if walk.a.nodes[i].op_type == walk.b.nodes[j].op_type}
+    counterparts = _counterparts(walk, hiding)
     known, others = set[int | None](), set(new)
     different = {*apart, *(i for i, j in counterparts.items() if j in others)}
     for i in sorted(different):
@@ -57,6 +56,12 @@ def _hidden(walk: Walk, scope: str, *, is_wrong: bool) -> Iterator[Gap]:
         yield from found.unseen(all_taken=i in decided)
     alike = [(walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items() if i not in different]
     yield from _only_in_b(walk, alike, [walk.b.nodes[j] for j in new if j not in known])
+
+
+def _counterparts(walk: Walk, nodes: Iterable[int]) -> dict[int, int]:
+    """Return the nodes of B with the same operator and a corresponding result, by node of A."""
+    made = ((i, walk.b.maker[v]) for i in nodes for v in walk.pairs.made_from([*walk.a.nodes[i].output]))
+    return {i: j for i, j in made if walk.a.nodes[i].op_type == walk.b.nodes[j].op_type}
 
 
 def _only_in_b(walk: Walk, alike: Sequence[tuple[NodeProto, NodeProto]], others: Sequence[NodeProto]) -> Iterator[Gap]:

@@ -125,11 +125,14 @@ def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
         known = f"the inputs are {', '.join(plan.names)}" if plan.names else "it has none"
         raise UsageError(f"{file}: the model has no input `{name}`", known)
     spec = next((i for i in plan.inputs if i.name == name), None)
-    if spec is None or spec.why or value is None:
-        return value
+    return value if spec is None or spec.why or value is None else _as_given(spec, value, file)
+
+
+def _as_given(spec: InputSpec, value: Any, file: Path) -> Any:
+    """Return the value as fed to an input. Raises UsageError for an unsuitable one."""
     if spec.sequence != isinstance(value, list):
         hint = "a sequence is in an input_0.pb, anything else in an .npy file too"
-        raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}", hint)
+        raise UsageError(f"{file}: input `{spec.name}` is {'a sequence' if spec.sequence else 'no sequence'}", hint)
     for element in value if spec.sequence else [value]:
         _check(spec, element, file)
     return value.astype(object) if spec.kind == "string" and not spec.sequence else value

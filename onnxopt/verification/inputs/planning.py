@@ -119,13 +119,17 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     if plan.symbols:
         found = Sizes(graph, functions, {i.name: i.shape for i in plan.inputs})
         _add_sizes(plan, graph, found, windows=not WINDOWS.isdisjoint(ops))
-        # Guessed shapes are for the choice of sizes alone.
-        if side is not None and all(tensor_type(i.type)[1] == s.shape for i, s in zip(required(graph), plan.inputs)):
+        if side is not None and not _is_guessed(plan, graph):
             side.sizes = found
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
     return plan
+
+
+def _is_guessed(plan: Plan, graph: GraphProto) -> bool:
+    """Return whether shapes of inputs are guessed, for the choice of sizes alone."""
+    return any(tensor_type(i.type)[1] != s.shape for i, s in zip(required(graph), plan.inputs))
 
 
 def _add_operators(plan: Plan, graph: GraphProto, functions: Iterable[FunctionProto], ops: frozenset[str]) -> None:

@@ -211,8 +211,11 @@ class Sizes(Shapes):
         if kind == "Trilu":  # a diagonal begins in its corner
             yield from ((n + 1, _symbols(shape[-2:])) for name in names[1:] for n in self._integers(name))
             return
+        yield from self._ends(call, shape)
+
+    def _ends(self, call: Call, shape: Shape) -> Iterator[tuple[int, frozenset[str]]]:
         axes = call.integers(3, "axes") or ([] if call.is_given(3, "axes") else range(len(shape)))
-        for name in names[1:3]:
+        for name in call.node.input[1:3]:
             for end, axis in itertools.zip_longest(self.integers(name), axes):
                 if end is not None:
                     yield abs(end), _symbols([UNKNOWN if axis is None else _at(shape, axis)])

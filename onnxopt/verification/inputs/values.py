@@ -333,8 +333,7 @@ class InputMaker:
             if most is not None and says_lengths(i):
                 case.feeds[i.name] = _lengths(most, shape).astype(BY_NAME[i.kind].dtype)
                 continue
-            spec = _bounded(i, dims)
-            tensor = _Tensor(spec, shape, rng, recipe, mode)
+            tensor = _Tensor(_bounded(i, dims), shape, rng, recipe, mode)
             values = [tensor.drawn() for _ in range(2 + daring if i.sequence else 1)]
             if i.name in turned:  # a single boolean
                 np.logical_not(values[0], out=values[0])

@@ -124,9 +124,7 @@ class Forward(Generic[Fact]):
 
     def _body(self, node: NodeProto, body: GraphProto, given: Sequence[Fact | None]) -> list[Fact | None]:
         formals, outputs, states = [i.name for i in body.input], [o.name for o in body.output], carried(node, body)
-        for name in (*formals, *(t.name for t in body.initializer)):  # the name may denote a value of a sibling body
-            self.constants.pop(name, None)
-            self.facts.pop(name, None)
+        self._forget((*formals, *(t.name for t in body.initializer)))  # a name may denote a value of a sibling body
         self._set(formals, [*given, *[None] * (len(formals) - len(given))] if formals else [])
         for k in itertools.count():
             self.walk(body)
@@ -135,6 +133,11 @@ class Forward(Generic[Fact]):
                 break
             self._set(after, after.values() if k < self.PASSES else [self.TOP] * len(after))
         return [self.facts.get(o) for o in outputs]
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.constants.pop(name, None)
+            self.facts.pop(name, None)
 
     def _call(self, function: FunctionProto, node: NodeProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
         tensors = [self.constants.get(name) for name in node.input]

@@ -134,8 +134,7 @@ class Changing(Forward[int]):
             return every | (SIZES | RANK if every else 0)
         if node.op_type in MEASURING:
             return (ELEMENTS if every & SIZES else 0) | (SIZES if every & RANK else 0)
-        told = _all_of(reads[k] for k in _OPENING.get(node.op_type, ()) if k < len(reads))
-        every |= (SIZES if told & (ELEMENTS | TURN) else 0) | (RANK if told & SIZES else 0)
+        every |= _opened(node, reads)
         # A different element of a sequence may have a different shape.
         if node.op_type == "SequenceAt" and (reads[1] or 0) & ELEMENTS:
             every |= SIZES | RANK
@@ -171,6 +170,12 @@ class Changing(Forward[int]):
         if node.op_type == "If" and not is_open:  # the result is always of the same branch
             return found
         return [captured | (SIZES | RANK) if captured else None] * len(node.output)
+
+
+def _opened(node: NodeProto, reads: Sequence[int | None]) -> int:
+    """Return the facts of a result's shape that operands give as numbers."""
+    told = _all_of(reads[k] for k in _OPENING.get(node.op_type, ()) if k < len(reads))
+    return (SIZES if told & (ELEMENTS | TURN) else 0) | (RANK if told & SIZES else 0)
 
 
 def _changing_states(node: NodeProto, body: GraphProto) -> set[str]:

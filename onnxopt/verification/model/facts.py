@@ -299,13 +299,19 @@ def always_empty(path: Path) -> set[str]:
         if not dim.dim_value:
             dim.ClearField("dim_value")
     model = _inferred(proto)
+    nothing = _stacks_of_nothing(model)
+    return {o.name for o in model.graph.output if o.name in nothing or 0 in (tensor_type(o.type)[1] or ())}
+
+
+def _stacks_of_nothing(model: ModelProto) -> set[str]:
+    """Return the results that a zero-trip Loop stacks, unknown to inference, and copies of these."""
     facts, nothing = Facts(model.graph, model.functions), set[str]()
     for node in (n for n in model.graph.node if n.domain in STANDARD):
         if node.op_type == "Loop" and any((facts.of(name) or ANY).high <= 0 for name in deciding_of(node)):
-            nothing.update(filter(None, node.output[len(node.input) - 2 :]))  # stacked, and unknown to inference
+            nothing.update(filter(None, node.output[len(node.input) - 2 :]))
         elif node.op_type in _COPIES and node.input[0] in nothing:
             nothing.update(node.output)
-    return {o.name for o in model.graph.output if o.name in nothing or 0 in (tensor_type(o.type)[1] or ())}
+    return nothing
 
 
 def can_change(proto: ModelProto) -> Changing:

@@ -87,12 +87,17 @@ def words(node: NodeProto, constants: Iterable[bytes]) -> list[str]:
     """
     found = [s for a in node.attribute if a.name in ML_KEYS for s in (*a.strings, *a.t.string_data)]
     texts = [s.decode(errors="replace") for s in (*found, *constants)[:_MAX_WORDS]]
+    return [*texts, *_variants(node, texts)]
+
+
+def _variants(node: NodeProto, texts: Sequence[str]) -> list[str]:
+    """Return further strings for an operator that splits strings or changes the case."""
     if node.op_type == "StringSplit":
         mark = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "delimiter"), "") or " "
-        texts += [mark.join("abcd"), mark * 2 + "a"]
-    elif node.op_type == "StringNormalizer":
-        texts += [*(text.swapcase() for text in texts), "Text", "TEXT"]
-    return texts
+        return [mark.join("abcd"), mark * 2 + "a"]
+    if node.op_type == "StringNormalizer":
+        return [*(text.swapcase() for text in texts), "Text", "TEXT"]
+    return []
 
 
 # -- ranges -----------------------------------------------------------------------------------------------

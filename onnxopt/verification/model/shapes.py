@@ -274,15 +274,16 @@ def _concat(call: Call) -> Shape | None:
     shapes, axis = [s for s in call.shapes if s is not None], call.number("axis")
     if axis is None or len({*map(len, shapes)}) != 1:
         return None
-    # Equal dims: a number if any.
-    met: list[int | str] = [
-        min((d for d in dims if d != UNKNOWN), key=lambda d: isinstance(d, str), default=UNKNOWN)
-        for dims in zip(*shapes)
-    ]
+    met = [_equal(dims) for dims in zip(*shapes)]
     axis = _normalized(axis, len(met))
     lengths = [d for s in shapes if isinstance(d := s[axis], int) and d > 0]
     met[axis] = sum(lengths) if len(lengths) == len(call.shapes) else UNKNOWN
     return tuple(met)
+
+
+def _equal(dims: Sequence[int | str]) -> int | str:
+    """Return the number among equal dims, if any, else a known dim."""
+    return min((d for d in dims if d != UNKNOWN), key=lambda d: isinstance(d, str), default=UNKNOWN)
 
 
 def _broadcasted(shapes: Sequence[Shape]) -> Shape:

@@ -154,10 +154,13 @@ def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Plac
         [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_MAX_NODES:]
         for p, there in zip((walk.a, walk.b), nodes)
     )
-    # For elements that jump to unseen values, or a few distant elements, noise of the whole is irrelevant.
-    whole = noise[case] if noise else None
-    place.noise = None if whole is None or whole.unseen or whole.uneven else whole.relative
+    place.noise = _of_whole(noise[case]) if noise else None
     return place
+
+
+def _of_whole(noise: Difference) -> float | None:
+    """Return the noise; None for elements that jump to unseen values, or a few distant elements."""
+    return None if noise.unseen or noise.uneven else noise.relative
 
 
 def _side(program: Program, i: int) -> Side:

@@ -209,8 +209,7 @@ class _Question:
         self._hidden = masked(x) if found.beside == found.largest and np.isfinite(x).all() else None
         x, y, exact_x, exact_y = map(self._left, (x, y, exact_x, exact_y))
         off = apart(x, exact_x)
-        operands = (float(np.abs(v).max(initial=0)) for v in self.a.cases[case].values() if is_float(v))
-        if off.note or off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * max(operands, default=0.0)):
+        if off.note or self._is_far(case, off):
             return False
         if not self._channels_agree(case, x, y, exact_x, exact_y):
             return False
@@ -220,6 +219,11 @@ class _Question:
             if not same.explained(constants, 1.0):
                 return False
         return self._is_own(case, y, exact_y, off)
+
+    def _is_far(self, case: int, off: Difference) -> bool:
+        """Return whether a difference from float64 is far beyond rounding, of the result and of the operands."""
+        operands = (float(np.abs(v).max(initial=0)) for v in self.a.cases[case].values() if is_float(v))
+        return off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * max(operands, default=0.0))
 
     def _is_own(self, case: int, y: Any, exact_y: Any, off: Difference) -> bool:
         """Return whether B's own rounding explains its difference from float64. `off`: the difference in A."""

@@ -152,9 +152,7 @@ class Runner:
         if prepare is not None:
             weights = prepare(model, weights)
         names = {name: observed_as(name, kind, fed) for name, kind in observed.items()}
-        present = {i.name for i in model.graph.input}
-        named = ((carried(name) if carrier(kind) else name, name) for name, kind in fed.items())
-        inputs = {given: name for given, name in named if given in present}
+        inputs = _inputs(model, fed)
         # onnxruntime requires ranks of a Scan's inputs at run time.
         if any(n.op_type == "Scan" for n in model.graph.node):
             self._give_shapes(model, inputs)
@@ -299,6 +297,13 @@ class Mixed(Opened):
         if self._groups[k][0] in runner.computed:
             return runner._open(nodes, fed, dict.fromkeys(wanted, ""), *self._how)
         return runner.open(nodes, fed, wanted, *self._how)
+
+
+def _inputs(model: Any, fed: Mapping[str, str]) -> dict[str, str]:
+    """Return {input of a model: fed value, perhaps carried in a different type}."""
+    present = {i.name for i in model.graph.input}
+    named = ((carried(name) if carrier(kind) else name, name) for name, kind in fed.items())
+    return {given: name for given, name in named if given in present}
 
 
 def _constants(model: Any, exact: Collection[str]) -> list[TensorProto]:
