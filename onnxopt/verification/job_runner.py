@@ -125,8 +125,7 @@ class JobRunner(SecondLook):
         verdict.cases = [replace(c.case, outputs=[replace(o) for o in c.case.outputs]) for c in cases]
         answers = [c for c in cases if c.ran]
         compared = [c for c in verdict.cases if c.outputs]
-        dead = [c for c in verdict.cases if not c.outputs]
-        failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in dead if c.status == s), None)
+        failed = _failed([c for c in verdict.cases if not c.outputs])
         conclude(verdict, compared)
         is_looked = self.look(verdict, answers, failed, found)
         if failed is None and not is_last and (more := self._for_gaps(verdict)):
@@ -276,6 +275,11 @@ def _unproven(verdict: Verification, found: Proof) -> list[str]:
     if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
         weak = {name: why for name, why in weak.items() if name in pieces.dead}
     return [*filter(None, [none]), *weak.values()]
+
+
+def _failed(dead: Sequence[CaseRecord]) -> CaseRecord | None:
+    """Return the first case without outputs that shows a fault; if none, the first unverified case."""
+    return next((c for s in (DIFFERENT, UNVERIFIED) for c in dead if c.status == s), None)
 
 
 def _differ(cases: Sequence[Answer]) -> bool:

@@ -79,8 +79,7 @@ class SecondLook(CaseRunner):
             self.begin(LOOK)
             is_rough = verdict.status == DIFFERENT or failed is not None
             is_due = is_rough or bool(self.options.pieces or self.options.dtype) or not self.is_steady
-            is_open = (self.plan.decides and not verdict.exact) or bool(found.weak or found.none)
-            is_asked = is_due or is_open or bool(_wrong(verdict))  # outputs are inconclusive
+            is_asked = is_due or self._is_open(verdict, found) or bool(_wrong(verdict))  # outputs are inconclusive
             wrong = _wrong(verdict, failed)
             seen = self._seen(verdict, answers, wrong, is_asked=is_asked, is_due=is_due, is_rough=is_rough)
         except (Refused, OnnxOptError):
@@ -95,6 +94,10 @@ class SecondLook(CaseRunner):
         else:
             _settle(verdict, seen, is_asked=is_asked)
         return True
+
+    def _is_open(self, verdict: Verification, found: Proof) -> bool:
+        """Return whether equal outputs leave a doubt."""
+        return (self.plan.decides and not verdict.exact) or bool(found.weak or found.none)
 
     def _cut_short(self, verdict: Verification, error: Exception) -> None:
         """Record why the comparison in pieces ended early: time, memory, or an internal error.

@@ -222,12 +222,16 @@ def proof(
         return Proof({})
     if not found:
         return Proof({}, _PROVES_NOTHING)
-    # An output fed in some case (a default given out) is an input.
-    names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
-    why = {name: proves_nothing([a.evidence[name] for a in found], fixed) for name in names}
-    weak = {name: f"output `{name}` {said}" for name, said in why.items() if said}
+    weak = _weak(found, fixed)
     empty = _empty_in_both(files, called) if weak else set()  # no inputs could show more
     return Proof({name: why for name, why in weak.items() if name not in empty})
+
+
+def _weak(answers: Sequence[Answer], fixed: bool) -> dict[str, str]:
+    """Return why outputs are weak evidence. An output fed in some case (a default given out) is an input."""
+    names = [name for name in answers[0].evidence if all(name in a.evidence for a in answers)]
+    why = {name: proves_nothing([a.evidence[name] for a in answers], fixed) for name in names}
+    return {name: f"output `{name}` {said}" for name, said in why.items() if said}
 
 
 def _empty_in_both(files: Sequence[Path], called: Mapping[str, str]) -> set[str]:

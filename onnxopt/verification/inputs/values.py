@@ -240,12 +240,14 @@ class _Tensor(NamedTuple):
         met = [round(e) for e in self.i.use.edges if abs(e) < _MAX_INTEGER]
         around = sorted({n for e in met for n in (e - 1, e, e + 1) if self.type.low <= n <= self.type.high})
         if self.i.use.role == SIZE:
-            high = max([_TRIPS[self.mode], *(n for n in around if n <= LARGE_SIZE)])
-            few = np.full(self.shape, 0 if turn else high)
-            return few if self.is_single else self.rng.integers(1, high + 1, self.shape)
+            return self._sizes(turn, max([_TRIPS[self.mode], *(n for n in around if n <= LARGE_SIZE)]))
         if self.i.use.role == INDEX:
             return self._indices(turn, around)
         return self._magnitudes(turn, around)
+
+    def _sizes(self, turn: int, high: int) -> Any:
+        few = np.full(self.shape, 0 if turn else high)
+        return few if self.is_single else self.rng.integers(1, high + 1, self.shape)
 
     def _magnitudes(self, turn: int, around: Sequence[int]) -> Any:
         """Return integers of all magnitudes, half of them near breakpoints."""

@@ -74,9 +74,7 @@ def is_rounding(
     """
     if not (cases := unexplained(differences, noise, share)):
         return True
-    kind, original, of = replay.kind(value), replay.original, replay.pairs.of
-    jumps = is_discrete(kind) and not is_coarse(kind)
-    dtype = {"tensor(float)": "float32", "tensor(float16)": "float16"}.get(kind, "float32" if jumps else "")
+    original, of, dtype = replay.original, replay.pairs.of, _computed_in(replay.kind(value))
     if not dtype or replay.dtype:
         return False
     here = original.everywhere(of.get(r, r) for r in cuts)
@@ -89,6 +87,12 @@ def is_rounding(
         return _Question(replay, value, a, b, share).answer(cases)
     except (Failed, KeyError):
         return False
+
+
+def _computed_in(kind: str) -> str:
+    """Return the type of floats behind values of a type, if known."""
+    jumps = is_discrete(kind) and not is_coarse(kind)
+    return {"tensor(float)": "float32", "tensor(float16)": "float16"}.get(kind, "float32" if jumps else "")
 
 
 def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], most: int) -> dict[str, Any]:

@@ -243,13 +243,17 @@ class Replay:
     def _differences(self, value: str, mine: list[Any], found: list[Any], share: float) -> list[Difference]:
         """Return the differences by case, in A's layout, and losses of the narrower type."""
         differences = [self._difference(value, x, y, share) for x, y in zip(mine, found, strict=True)]
-        notes = [""] * len(differences)
+        notes = self._losses(value, found)
+        return [Difference(note=note) if note and not d.note else d for d, note in zip(differences, notes)]
+
+    def _losses(self, value: str, found: list[Any]) -> list[str]:
+        notes = [""] * len(found)
         if self.held:  # A may become infinite from rounded numbers, unlike from its own
             notes = [*map(lost, self.mine(value), found)]
         if self.digits and self.is_narrow(value):
             small = (is_too_small(x, self.dtype) for x in self.mine(value))
             notes = [note or TOO_SMALL * is_small for note, is_small in zip(notes, small)]
-        return [Difference(note=note) if note and not d.note else d for d, note in zip(differences, notes)]
+        return notes
 
     def _as_narrow(self, value: str, found: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return (A's values, B's values) as comparable in the narrower type."""

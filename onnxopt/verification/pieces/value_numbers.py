@@ -231,6 +231,10 @@ class ValueNumbering:
             return "", *(
                 str(n) for g in graphs for n in (*self.body(g, known, scope._replace(depth=scope.depth + 1)), -1)
             )
+        return (self._plain(a).SerializeToString(deterministic=True).hex(),)
+
+    def _plain(self, a: AttributeProto) -> AttributeProto:
+        """Return an attribute without its name, in any width of integers if widths do not count."""
         plain = type(a)()
         plain.CopyFrom(a)
         plain.name = plain.doc_string = ""
@@ -238,7 +242,7 @@ class ValueNumbering:
             plain.i = _WIDTHS["tensor(int64)"]
         if self._any_width and a.type == a.TENSOR and a.t.data_type in _WIDTHS.values():
             plain.t.CopyFrom(array_to_tensor(self._widened(tensor_to_array(a.t)), ""))
-        return (plain.SerializeToString(deterministic=True).hex(),)
+        return plain
 
     def body(self, graph: GraphProto, known: Numbers, scope: _Scope | None = None) -> list[int]:
         """Return the numbers of a body's outputs. `scope`: by default, a body of the main graph."""

@@ -279,13 +279,16 @@ class Around:
                 like = min(read, key=lambda v: not is_float(v))  # the first operand, of floats if possible
                 self._guesses.add(output)
                 shape, dtype = like.shape if shape is None else shape, dtype or like.dtype
-            kind, rng = element_kind(np.dtype(dtype)), Draws(output)
-            if kind not in "fiub":  # strings: repeat the operand's
-                made[output] = np.resize(like, shape)
-            else:
-                made[output] = np.asarray(rng.normal(shape) if kind == "f" else rng.flags(shape)).astype(dtype)
+            is_number = element_kind(np.dtype(dtype)) in "fiub"
+            # Strings are repeated from the operand.
+            made[output] = _random(Draws(output), shape, dtype) if is_number else np.resize(like, shape)
         feeds.update(made)
         return True
+
+
+def _random(rng: Draws, shape: Any, dtype: Any) -> Any:
+    is_float_kind = element_kind(np.dtype(dtype)) == "f"
+    return np.asarray(rng.normal(shape) if is_float_kind else rng.flags(shape)).astype(dtype)
 
 
 def _sizes(declared: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, int]:
