@@ -172,26 +172,29 @@ def example(
     `exact`: omitted attributes have their defaults. `ignore_literals`: attributes and constants are not compared.
     `shared`: inner results may have other readers. `tolerance`: relative tolerance for floats.
     """
-    if isinstance(source, str):
-        read = _from_text(source) if "=>" in source else Example(*read_expression(source))
-    elif isinstance(source, FunctionProto):
-        read = _from_nodes(source.node, source.input, source.output)
-    elif isinstance(source, ModelProto):
-        read = _from_graph(source.graph)
-    elif isinstance(source, GraphProto):
-        read = _from_graph(source)
-    elif isinstance(source, Graph):
-        read = _from_index(source)
-    elif isinstance(source, Rule):
-        read = Example((source.source,), ())
-    elif isinstance(source, (Call, Either, Var, Const)):
-        read = Example((source,), ())
-    elif callable(source):
-        read = _from_callable(source)
-    else:
-        raise UsageError(f"a pattern cannot be made of {type(source).__name__}", HINT)
+    read = _read(source)
     normal = _Normaliser(exact, ignore_literals, shared, tolerance)
     return Example(tuple(normal(r) for r in read.results), read.parameters)
+
+
+def _read(source: Source) -> Example:
+    if isinstance(source, str):
+        return _from_text(source) if "=>" in source else Example(*read_expression(source))
+    if isinstance(source, FunctionProto):
+        return _from_nodes(source.node, source.input, source.output)
+    if isinstance(source, ModelProto):
+        return _from_graph(source.graph)
+    if isinstance(source, GraphProto):
+        return _from_graph(source)
+    if isinstance(source, Graph):
+        return _from_index(source)
+    if isinstance(source, Rule):
+        return Example((source.source,), ())
+    if isinstance(source, (Call, Either, Var, Const)):
+        return Example((source,), ())
+    if callable(source):
+        return _from_callable(source)
+    raise UsageError(f"a pattern cannot be made of {type(source).__name__}", HINT)
 
 
 # -- readers -------------------------------------------------------------------------------------------------

@@ -243,6 +243,16 @@ if TYPE_CHECKING:
         ) -> Value: ...
 
 
+def _in_form_of_opset(
+    op: str, opset: int, ins: list[Value | None], attributes: dict[str, Any]
+) -> tuple[list[Value | None], dict[str, Any]]:
+    """Return the inputs and attributes of a standard operator: operands are attributes in old forms."""
+    form = FORMS.get(op)
+    if form is None or opset >= form.since or all(v is None for v in ins[1:]):
+        return ins, attributes
+    return ins[:1], {**attributes, **written_as_attributes(form, ins[1:])}
+
+
 class Builder:
     """`m.op.Conv(x, w, b, like=node, pads=[...])`: makes new nodes; attributes of `like` are kept unless named.
 
@@ -269,9 +279,8 @@ class Builder:
             ins = list(inputs)
             if op in m.graph.model.without and (like is None or like.op != op):
                 raise Declined(m.graph.model.without[op])
-            form = FORMS.get(op_type) if not domain else None
-            if form is not None and m.opset < form.since and any(v is not None for v in ins[1:]):
-                ins, attributes = ins[:1], {**attributes, **written_as_attributes(form, ins[1:])}
+            if not domain:
+                ins, attributes = _in_form_of_opset(op_type, m.opset, ins, attributes)
             while ins and ins[-1] is None:
                 ins.pop()
             m.require_attributes_in_range(attributes)

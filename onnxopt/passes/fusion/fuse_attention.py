@@ -23,6 +23,7 @@ from onnxopt.rewriting.attention import (
     PROBABILITIES,
     Filled,
     Kept,
+    Scores,
     is_regular,
     kept_by,
     kept_by_numbers,
@@ -68,13 +69,17 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     result: Value = m.op.Attention(*operands, mask, scale=scale, **more)
     if len(sizes) == 5:
         result = m.op.Reshape(result, target(m, (*sizes[:-1], m.dims(v)[-1])))
-        beside = [m.anchor.output.only_user, *(x.producer for x in (q, keys, v))]
-        merging = sum(n is not None and n.op in ("Reshape", "Transpose") for n in beside)
-        gone = [*s.through, *m.softmax.outputs, *m.anchor.outputs] + [s.keys] * (
-            producer(s.keys, "Transpose") is not None
-        )
-        m.require(len(m.new_nodes) - merging <= len(gone), LEFT)
+        _require_fewer(m, s, (q, keys, v))
     return result
+
+
+def _require_fewer(m: Match, s: Scores, operands: tuple[Value, ...]) -> None:
+    """Decline if more nodes are made than removed; Reshapes and Transposes beside the new ones merge with them."""
+    beside = [m.anchor.output.only_user, *(x.producer for x in operands)]
+    merging = sum(n is not None and n.op in ("Reshape", "Transpose") for n in beside)
+    turned = [s.keys] * (producer(s.keys, "Transpose") is not None)
+    gone = [*s.through, *m.softmax.outputs, *m.anchor.outputs, *turned]
+    m.require(len(m.new_nodes) - merging <= len(gone), LEFT)
 
 
 def _of_batches(m: Match, mask: Value, full: Shape, lead: Shape) -> Value:

@@ -84,6 +84,14 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     return m.op.Gemm(x, w, b, like=m.gemm, transB=int(not m.gemm.attr("transB")))
 
 
+def _merges_otherwise(m: Match, x: Value, target: Value, is_wide: bool) -> bool:
+    # Two Reshapes merge; `flatten-rows` makes them with constant targets, and relies on the merge.
+    if producer(x, "Reshape") is not None and (target.constant or x.only_user is not None):
+        return True
+    # A Reshape would remain, with no less to compute, or both Transposes.
+    return is_wide and (target.constant or _is_turned(m, x))
+
+
 @rewrite(
     op.Reshape(
         one_of("Gemm", "MatMul")(
@@ -110,10 +118,8 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
     columns, n, is_wide = w.shape, len(result) - 1, len(dims) > len(result)
     if m.product.attr("transB"):
         columns = columns[::-1]
-    if producer(x, "Reshape") is not None and (target.constant or x.only_user is not None):
-        m.skip()  # two Reshapes merge; `flatten-rows` makes them with constant targets, and relies on the merge
-    if is_wide and (target.constant or _is_turned(m, x)):
-        m.skip()  # a Reshape would remain, with no less to compute, or both Transposes
+    if _merges_otherwise(m, x, target, is_wide):
+        m.skip()
     last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
     m.require((last, result[-1]) == columns and made[1] in (-1, last), "the rows are others")
     m.require(dims[:n] == result[:n] and not {None, 0} & {*dims[:n]}, "not provably the leading dims")

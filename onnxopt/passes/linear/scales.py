@@ -267,12 +267,16 @@ class TermPropagation(GraphPass):
             array = bias.array.astype(term.dtype)
             why = "" if is_finite(array) else "the folded constant overflows its type"
             if ctx.spend("propagated", at=node, unless=why):
-                old = bias.node.input(bias.place)
-                new = graph.constant(array, old.name if old is not None else f"{bias.node.output.name}_bias", bias.node)
-                bias.node.set_input(bias.place, new)
-                if bias.node.op == "Gemm":
-                    bias.node.set_attr("beta", None)
+                _set_bias(graph, bias.node, bias.place, array)
                 bypass(graph, node, x)
+
+
+def _set_bias(graph: Graph, node: Node, place: int, array: Array) -> None:
+    old = node.input(place)
+    name = old.name if old is not None else f"{node.output.name}_bias"
+    node.set_input(place, graph.constant(array, name, node))
+    if node.op == "Gemm":
+        node.set_attr("beta", None)
 
 
 def _term(node: Node) -> tuple[Value, Array] | None:

@@ -133,9 +133,11 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
         low, high = BY_CODE[dtype].integers
         fits = all(low <= e <= high for e in elements)
         return fits and _make_constant(node, value, np.array(elements, numpy_dtype(dtype)).reshape(content.shape), ctx)
-    if not value.users:
-        return False
-    key = dtype, content.shape, tuple(elements)
+    return bool(value.users) and _read_first(node, value, (dtype, content.shape, *elements), seen, ctx)
+
+
+def _read_first(node: Node, value: Value, key: Hashable, seen: Seen, ctx: PassContext) -> bool:
+    """Make readers of `value` read the first value of the same sizes. Returns whether there is one."""
     first = seen.get(key, value)
     maker = first.producer
     if first is value or maker is None or maker.graph is None:  # the one before was removed with its last reader

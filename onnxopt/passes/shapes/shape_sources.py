@@ -200,12 +200,7 @@ class _Shapes:
 
     def pick_together(self, node: Node, ctx: PassContext) -> None:
         """Rewrite Concat(dims) = Gather(Shape(x), their indices)."""
-        dims: Dims = []
-        for v in node.inputs:
-            part = _dims(v)
-            if part is None or None in part or len(dims) > _MAX_DIMS:
-                return
-            dims += part
+        dims = _dims_joined(node)
         if not any(isinstance(d, str) for d in dims):
             return
         for other in self._that_list(sorted(dims, key=lambda d: isinstance(d, int))):  # numbers say little
@@ -239,6 +234,17 @@ class _Shapes:
 
     def _places(self, shape: Node, dims: Dims) -> Array:
         return np.array([self.listed[shape].index(d) for d in dims], np.int64)
+
+
+def _dims_joined(concat: Node) -> Dims:
+    """Return the dims that a Concat lists; none if too many, or not all known."""
+    dims: Dims = []
+    for v in concat.inputs:
+        part = _dims(v)
+        if part is None or None in part or len(dims) > _MAX_DIMS:
+            return []
+        dims += part
+    return dims
 
 
 def _dims(value: Value | None) -> Dims | None:
