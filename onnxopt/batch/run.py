@@ -67,13 +67,8 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
     for plugin in job.plugins:
         load_module(plugin)
     with ExitStack() as stack:
-        source = Path(job.source)
-        watch = Watch(source)
-        if places.is_url(job.source):
-            progress("fetching")
-            source = places.fetch(job.source, stack.enter_context(places.fetching()).path)
-        if source.is_dir():
-            raise ModelError(f"{source} is a directory", inside(source))
+        watch = Watch(Path(job.source))
+        source = _model_file(job, progress, stack)
         _refuse_place(job, source)
         # Results that refer to further files are not cached.
         cache = Cache(Path(job.cache)) if job.cache and job.options.external != "reuse" else None
@@ -96,6 +91,17 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         if job.in_place:
             watch.refuse()  # a newer model is not replaced by a result of the older
         _place(job, source, made, outcome, folder, cached=False)
+
+
+def _model_file(job: Job, progress: Phase, stack: ExitStack) -> Path:
+    """Return the file of the model; a download lasts until `stack` closes."""
+    source = Path(job.source)
+    if places.is_url(job.source):
+        progress("fetching")
+        source = places.fetch(job.source, stack.enter_context(places.fetching()).path)
+    if source.is_dir():
+        raise ModelError(f"{source} is a directory", inside(source))
+    return source
 
 
 def _refuse_place(job: Job, source: Path) -> None:

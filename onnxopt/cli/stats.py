@@ -74,13 +74,18 @@ def tell_counts(
     if form == "json":
         records = [model.to_dict() for model in found]
         say_all(json_text(records[0] if b is None else dict(zip(("before", "after"), records))))
-        return
+    else:
+        _tell_text(found, form)
+
+
+def _tell_text(found: list[ModelStats], form: str) -> None:
+    """Print the contents of one model, or the changes from the first to the second, for a reader."""
     from onnxopt.plaintext import cleaned
     from onnxopt.reporting import stats_text
 
     models: list[ModelStats] = cleaned(found)
     # Figures of a comparison that are bounds: their difference may be no change.
-    bounds = {} if b is None else dict(zip(("before", "after"), map("; ".join, map(stats_text.bounds, models))))
+    bounds = {} if len(models) == 1 else dict(zip(("before", "after"), map("; ".join, map(stats_text.bounds, models))))
     notes = [f"{label}: {text}" for label, text in bounds.items() if text]
     if form == "csv":
         say_all(stats_text.csv(*models))
@@ -90,7 +95,7 @@ def tell_counts(
         from onnxopt.reporting import stats_table
         from onnxopt.reporting.terminal import Text, show
 
-        table = stats_table.one(*models) if b is None else stats_table.diff(*models)
+        table = stats_table.one(*models) if len(models) == 1 else stats_table.diff(*models)
         show(table, *(Text(note, "dim") for note in notes))
 
 
