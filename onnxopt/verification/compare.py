@@ -252,7 +252,7 @@ def evidence(value: Any) -> Evidence | None:
 
 
 def _blank_as(value: Any) -> str:
-    """Return, in words, how a numeric tensor is blank; "" if it is not."""
+    """Return, in words, how a numeric tensor is blank; "" otherwise."""
     if not value.size:
         return "is empty"
     if not value.any():

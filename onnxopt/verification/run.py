@@ -329,7 +329,7 @@ def reason(error: BaseException) -> str:
 
 
 def _main_line(error: BaseException) -> str:
-    """Return the first line of an error without file, source location and prefix, and with the indices it lists."""
+    """Return the first line of an error without file, source location and prefix, with its indices."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
     if (found := re.search(_FILE, line)) is not None:  # the reader knows the file
