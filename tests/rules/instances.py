@@ -87,6 +87,8 @@ class Instance:
 class _Before(Instrument):
     """The model before each rule's first rewrite."""
 
+    watches_rewrites = True
+
     def __init__(self) -> None:
         self.found: dict[str, bytes] = {}
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import listed_by
@@ -149,9 +150,9 @@ class LiftConstants(GraphPass):
             value = node.outputs[0]
             if value is None or not value.constant or (value.is_output and graph.is_bound_by_name):
                 continue
-            attribute = node.attributes.get("value")
-            if attribute is not None:
-                value.tensor = tensor = attribute.t
+            tensor = _tensor(node)
+            if tensor is not None:
+                value.tensor = tensor
                 tensor.name = value.name
             else:
                 value.array = node.constant_array()
@@ -174,3 +175,8 @@ class LiftConstants(GraphPass):
         graph.add_initializer(value, removed=True)
         graph.remove(node)
         ctx.count("constant_body_output")
+
+
+def _tensor(node: Node) -> TensorProto | None:
+    a = node.attributes.get("value")
+    return a.t if a is not None else None

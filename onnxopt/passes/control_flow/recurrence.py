@@ -64,7 +64,9 @@ class BatchLoops(GraphPass):
                 continue
             types.settle(graph.model)  # bodies are inferred together with the graph around
             batch = _Batch(node, trips)
-            if ctx.spend("batched", at=node, unless=batch.reason()):
+            if reason := batch.reason():
+                ctx.decline("batched", reason, repr(node))
+            elif ctx.spend("batched", at=node):
                 batch.carry_out()
 
 
