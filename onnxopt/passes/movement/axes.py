@@ -109,7 +109,7 @@ class _Region:
 
     def given(self, source: Value) -> Value | None:
         """Return the source's form with the axes changed, if the opposite change was applied to it; else None."""
-        maker = producer(source, _BACK[self.op])
+        maker = producer(source, _BACK[self.op], "Reshape")
         if maker is None or maker.has_references:
             return None
         return maker.inputs[0] if _axes(maker, _BACK[self.op]) == self.axes else None
