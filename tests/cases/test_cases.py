@@ -1,6 +1,7 @@
 """Every rule as a specification: a text model, what fires, what is left, why it is declined.
 
-A `*.cases` file holds cases separated by lines of `---`. A case is an ONNX text model with a leading comment:
+A `*.cases` file holds cases separated by lines of `---`. A trap may also stand below its guard, in the module of the
+pass, as a comment that begins with `# case: NAME`. A case is an ONNX text model with a leading comment:
 
     # Conv-BatchNormalization folds.              the case's name
     # pass: conv-bn-folding                       passes to run to their fixed point, in order
@@ -104,12 +105,27 @@ def parse_case(file: Path, text: str) -> Case:
 
 
 def all_cases() -> list[Case]:
-    return [
+    written = [
         parse_case(file, block)
         for file in sorted(HERE.glob("*.cases"))
         for block in re.split(r"^---+$", file.read_text(), flags=re.MULTILINE)
         if block.strip()
     ]
+    modules = sorted(Path(onnxopt.passes.__file__).parent.rglob("*.py"))
+    return written + [case for file in modules for case in cases_below_guards(file.read_text(encoding="utf-8"))]
+
+
+def cases_below_guards(source: str) -> list[Case]:
+    """Returns the cases in comments of a module: `# case: NAME`, further keys, a model."""
+    found = []
+    for block in re.findall(r"^ *# case: ((?:.*\n)(?: *#.*\n)+)", source, flags=re.MULTILINE):
+        text = re.sub(r"^ *# ", "", block, flags=re.MULTILINE)
+        header, model = re.split(r"^(?=<)", text, maxsplit=1, flags=re.MULTILINE)
+        comments = "".join(f"# {line}\n" for line in header.splitlines())
+        (name,) = re.findall(r"^pass: ([\w-]+)", header, flags=re.MULTILINE)
+        found.append(parse_case(Path(name.replace("-", "_")), comments + model))
+    assert len(found) == source.count("# case: "), "a case without keys"
+    return found
 
 
 CASES = all_cases()

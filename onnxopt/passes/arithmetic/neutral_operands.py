@@ -98,6 +98,11 @@ def bounds_of_bounds(
     least, most = bounds(m, m.outer, c, d, like)
     low, high = (np.minimum(np.maximum(v, least), most) for v in bounds(m, m.inner, a, b, like))
     m.require(not is_float(low) or low.any() or high.any(), "all is zero: bounds of zero would let -0.0 pass")
+    # case: Both bounds become zero
+    # pass: clip-chains
+    # skip: bounds_of_bounds "all is zero: bounds of zero would let -0.0 pass"
+    # <ir_version: 8, opset_import: ["" : 17]>
+    # g (float[N, 7] x) => (float[N, 7] y) <float a = {-0.5}> { h = Clip (x, "", a)  y = Relu (h) }
     return m.op.Clip(x, m.const(low, like=low), m.const(high, like=high), like=m.outer)
 
 
