@@ -33,7 +33,7 @@ import onnx
 import onnxruntime as rt
 import pytest
 
-import onnxopt.passes  # noqa: F401 - registers them
+import onnxopt.passes
 from onnxopt.graph import Model, read_model, write_model
 from onnxopt.pipeline import (
     CheckEach,
