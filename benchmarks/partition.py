@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from onnxopt.graph import Model, read_model
-from onnxopt.pipeline import CapabilityPartitioner, OperatorSupport
+from onnxopt.pipeline.partition import CapabilityPartitioner, OperatorSupport
 
 
 def chain(nodes: int, every: int) -> onnx.ModelProto:

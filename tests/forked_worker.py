@@ -6,7 +6,6 @@ slowest import, is loaded by the command in advance and hidden from it. Tests of
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -15,15 +14,17 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import onnxopt.verification
 import onnxopt.worker
+from onnxopt.worker import process
+from onnxopt.worker.forked import Forked
 
 STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
+AS_NEW = "from tests.forked_worker import become_new; become_new()"  # where the program of a worker begins
 _POPEN = subprocess.Popen
 _OF_WORKERS = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
 _RUNTIME: dict[str, ModuleType] = {}  # modules that workers have from the beginning, and commands import
@@ -59,48 +60,17 @@ def asked(client: socket.socket, count: int) -> Iterator[tuple[dict[str, Any], S
         yield json.loads(data), ends
 
 
-class ForkedWorker:
-    """As much of a Popen as `onnxopt.worker.process` uses."""
+class ForkedWorker(Forked):
+    """A worker that finds onnxruntime loaded."""
 
     def __init__(self, program: str) -> None:
-        (source, to_it), (from_it, target) = os.pipe(), os.pipe()
-        self.returncode: int | None = None
-        self._lock = threading.Lock()  # nobody may end a process that has ended, and whose number is another's
-        self.pid = os.fork()
-        if self.pid == 0:
-            become_a_worker(program, source, target)
-        os.close(source)
-        os.close(target)
-        self.stdin, self.stdout = os.fdopen(to_it, "wb"), os.fdopen(from_it, "rb")
-
-    def poll(self) -> int | None:
-        with self._lock:
-            if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG)) != (0, 0):
-                self.returncode = os.waitstatus_to_exitcode(ended[1])
-            return self.returncode
-
-    def wait(self) -> int | None:
-        with contextlib.suppress(ChildProcessError):  # whose end another thread was told
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        return self.poll()
-
-    def kill(self) -> None:
-        with self._lock:
-            if self.returncode is None:
-                os.kill(self.pid, signal.SIGKILL)
-
-    def __enter__(self) -> ForkedWorker:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.stdin.close()
-        self.stdout.close()
-        self.wait()
+        super().__init__(f"{AS_NEW}; {program}")
 
 
 def fork_workers() -> None:
     """From now on, in this process."""
     subprocess.Popen = _started  # type: ignore[assignment, misc]
+    process.Forked = ForkedWorker  # type: ignore[misc]
 
 
 def _started(command: Any, *args: Any, **given: Any) -> Any:
@@ -113,24 +83,10 @@ def is_worker(command: Any, given: dict[str, Any]) -> bool:
     return command[:-1] == [sys.executable, "-P", "-c"] and given == _OF_WORKERS | {"start_new_session": True}
 
 
-def become_a_worker(program: str, source: int, target: int) -> NoReturn:
-    """Take the state of a new process: its own session, only its pipes open, default signals."""
-    code = 1
-    try:
-        os.setsid()
-        os.dup2(source, 0)
-        os.dup2(target, 1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.stdin = os.fdopen(0, closefd=False)
-        sys.argv[:] = ["-c"]
-        sys.modules.update(_RUNTIME)
-        exec(program, {"__name__": "__main__"})
-        code = 0
-    except SystemExit as e:
-        code = e.code if isinstance(e.code, int) else e.code is not None
-    finally:
-        os._exit(code)
+def become_new() -> None:
+    """Take the state of a new process: only its pipes open, default signals; and onnxruntime's modules."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.modules.update(_RUNTIME)

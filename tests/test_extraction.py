@@ -269,8 +269,8 @@ def test_shapes_are_those_that_can_be_proven() -> None:
     part = extract(proto, ["a"])
     assert types(part.graph.input) == {"a": "float[N, 2, 2]"}
     many = [extract(proto, ["n"], ["f", "g"]) for _ in range(2)]
-    assert types(many[0].graph.input) == {"n": "int64[3, unk__3]"}, "the fourth size that nobody named"
-    assert types(many[0].graph.output) == {"f": "float[3, unk__3]", "g": "float[3, unk__3]"}, "equal sizes"
+    assert types(many[0].graph.input) == {"n": "int64[3, dim]"}, "a size that nobody named"
+    assert types(many[0].graph.output) == {"f": "float[3, dim]", "g": "float[3, dim]"}, "equal sizes"
     assert many[0] == many[1]
     assert names(extract(proto, outputs=["y"]).graph.value_info) == ["a", "e"]
 

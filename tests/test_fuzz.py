@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 from onnxopt import OptimizeOptions, optimize_model
 from onnxopt.graph import write_model
 from onnxopt.io import from_proto
-from onnxopt.pipeline import CheckEach
+from onnxopt.pipeline.instruments import CheckEach
 from tests.exported import Exported
 from tests.opsets import at_opset
 from tests.runtime import plain_session

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from onnxopt.worker import process
-from tests.forked_worker import STARTS, ask, asked, become_a_worker, is_worker
+from onnxopt.worker.forked import become
+from tests.forked_worker import AS_NEW, STARTS, ask, asked, is_worker
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = f"""
@@ -154,7 +155,8 @@ def _wait_for_a_worker(request: dict[str, Any], source: int, target: int, told: 
             os.environ.clear()
             os.environ.update(request["env"])
             theirs = f"confine({request['parent']}, "  # of whom a worker does not outlive
-            become_a_worker(request["program"].replace(theirs, f"confine({parent}, "), source, target)
+            program = request["program"].replace(theirs, f"confine({parent}, ")
+            become(f"{AS_NEW}; {program}", source, target)
         os.close(source)
         os.close(target)
         os.write(told, pid.to_bytes(4, "little"))

@@ -18,12 +18,13 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.kernels import Invalid, evaluate
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node, producer
 from onnxopt.graph.schema import is_deterministic, is_known
 from onnxopt.graph.value import Shape, Value
-from onnxopt.operators import CONTROL_FLOW, PICKS, of_form
+from onnxopt.operators import ARITHMETIC, CONTROL_FLOW, EXACT, PICKS, of_form
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, is_external, tensor_bytes
 
@@ -109,6 +110,7 @@ T = TypeVar("T")
 
 MAX_BYTES: Final = 1 << 26
 _FIRST: Final = 16  # elements compared before the rest
+_ARITHMETIC: Final = ARITHMETIC & EXACT
 _MAX_PICKS: Final = 8  # nodes from a value to the constant of which it consists
 _SAMPLED: Final = 16
 _SMALL_BYTES: Final = 256  # bytes
@@ -226,21 +228,35 @@ def one_element(array: Array) -> Array | None:
 
 
 def repeated(value: Value | None, *through: str) -> Array | None:
-    """Return the element (rank 0) bitwise equal to all elements of a constant, of ConstantOfShape, or of picks from
-    these; None if elements may differ.
+    """Return the element (rank 0) bitwise equal to all elements of a constant, of ConstantOfShape, of picks from these,
+    or of a sum, difference, product or quotient; None if elements may differ.
 
     `through`: operators to look through beside picks, such as a Cast: the element has the type in front of them.
     """
     for _ in range(_MAX_PICKS):
         if value is None or value.constant:
             return None if value is None else one_element(value.glance())
-        node = producer(value, "ConstantOfShape", *PICKS, *through)
+        node = producer(value, "ConstantOfShape", *PICKS, *through, *_ARITHMETIC)
         if node is None or node.has_references:
             return None
+        if node.op in _ARITHMETIC:
+            return _computed(node)
         if node.op == "ConstantOfShape":
             return one_element(node.attr("value", np.zeros(1, np.float32)))
         value = node.inputs[0]
     return None
+
+
+def _computed(node: Node) -> Array | None:
+    """Return the element computed from constants, ConstantOfShape, and picks from these."""
+    if any(producer(v, *_ARITHMETIC) is not None for v in node.inputs):
+        return None
+    numbers = [repeated(v) for v in node.operands]
+    try:
+        found = evaluate(node, numbers, node.scope.opset()) if all(n is not None for n in numbers) else None
+    except Invalid:
+        return None
+    return found[0] if found is not None else None
 
 
 # -- rejection by runtimes -------------------------------------------------------------------------------------
@@ -282,7 +298,7 @@ def divides_by_zero(graph: Graph, nodes: Iterable[Node]) -> bool:
     """Whether any node, to be inserted into a body, divides integers by a constant with a zero."""
     if graph.owner is None:
         return False
-    from onnxopt.analysis.loading_types import is_by_zero
+    from onnxopt.analysis.loading import is_by_zero
 
     return any(is_by_zero(n, {}) for n in nodes if n.op in ("Div", "Mod"))
 

@@ -11,27 +11,36 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from onnxopt.analysis import types
-from onnxopt.analysis.inference import Known
-from onnxopt.analysis.loading_types import (
-    content,
+import numpy as np
+
+from onnxopt.analysis import kernels, types
+from onnxopt.analysis.inference import (
+    DATA_UP_TO,
+    Known,
+    differ,
     dims_of,
+    given_out,
     has_to_agree,
-    is_in_body,
-    is_misled,
-    known_constant,
-    made_of,
-    of_any_shape,
-    part_of_shape,
+    inferred,
+    opset_of,
     with_numbers,
 )
-from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import CONTROL_FLOW
-from onnxopt.proto.messages import Array, tensor_type, tensor_type_proto
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.inference import is_below_zero
+from onnxopt.proto.messages import (
+    Array,
+    array_to_tensor,
+    element_type,
+    tensor_bytes,
+    tensor_to_array,
+    tensor_type,
+    tensor_type_proto,
+)
 
 _PICKS: Final = 4  # nodes from a Shape to a list of sizes
 _MAX_OUTER_NODES: Final = 40  # nodes outside of bodies, which are many, inferred for changes of their operands
@@ -45,9 +54,7 @@ class Loading:
     """
 
     def __init__(self, model: Model) -> None:
-        if not model.is_swept:  # facts stay: passes sweep again after changes
-            learn_shapes(model.graph)
-            model.is_swept = True
+        types.update(model)
         scopes = list(model.scopes())
         order = [n for scope in scopes if scope.owner is None for n in _in_order(scope) if n.op != "Constant"]
         made = itertools.chain(*(scope.inputs for scope in scopes), *(node.results for node in order))
@@ -59,14 +66,16 @@ class Loading:
             v: (tensor_type_proto(types.dtype(v), dims), None) for v, dims in self.annotated.items()
         }
         rejected, never = list[Node](), set[Value]()  # `never`: values of bodies that never run
-        for node in order:
-            if _may_be_rejected(node) or node.bodies or node.op == "Shape" or self._is_told(node):
-                found = made_of(node, self._known)
-                if _is_rejected(node, found, self._known) or not never.isdisjoint(node.operands):
-                    rejected.append(node)
-                    never.update(node.results if is_in_body(node) else ())
-                self._known.update(self._news(found or {}))
+        for node in filter(self._is_asked, order):
+            found = made_of(node, self._known)
+            if _is_rejected(node, found, self._known) or not never.isdisjoint(node.operands):
+                rejected.append(node)
+                never.update(node.results if is_in_body(node) else ())
+            self._known.update(self._news(found or {}))
         self.lost = _upstream(rejected)
+
+    def _is_asked(self, node: Node) -> bool:
+        return _may_be_rejected(node) or bool(node.bodies) or node.op == "Shape" or self._is_told(node)
 
     def is_refused(self, value: Value, given: Array | Value, readers: Iterable[Node] | None) -> bool:
         """See `constants.is_refused`."""
@@ -219,3 +228,123 @@ def _annotations(scope: Graph) -> Iterator[tuple[Value, Shape | None]]:
     if inside:
         infos += [(v, inside[v.name]) for node in scope for v in node.results if v.name in inside]
     return ((v, tensor_type(info.type)[1]) for v, info in infos)
+
+
+# -- inference of a node by a runtime --------------------------------------------------------------------------
+
+
+def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
+    """Return the knowledge of a runtime on a node's results; None if the node is rejected."""
+    if _has_no_kernel(node, given):
+        return None
+    if node.op == "Shape":
+        listed = part_of_shape(node, dims_of(node.operand(0), given))
+        return {} if listed is None else {node.output: known_constant(listed)}
+    arrays = known_operands(node, given)
+    if arrays is not None and not node.has_references and kernels.result_bytes(node, arrays) <= DATA_UP_TO:
+        try:
+            results = kernels.evaluate(node, arrays, opset_of(node))
+        except kernels.Invalid:
+            return None
+        if results is not None:
+            return {v: known_constant(r) for v, r in zip(node.outputs, results) if v is not None}
+    found = inferred(node, given)
+    # Runtimes compute with negative sizes, and reject nodes of other sizes.
+    return None if found and any(is_below_zero(kind) for kind, _ in found.values()) else found
+
+
+def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
+    """Whether onnxruntime rejects the node on computing its result ahead, regardless of inference."""
+    if node.op in ("Div", "Mod"):
+        return is_by_zero(node, given)
+    if node.op in ("Resize", "Upsample"):
+        scales = content(node.input(1 if opset_of(node) < 11 else 2), given)
+        return scales is not None and bool((scales <= 0).any())
+    return False
+
+
+def is_by_zero(node: Node, given: Mapping[Value, Known]) -> bool:
+    divisor = content(node.input(1), given)
+    return divisor is not None and element_kind(divisor) in "iu" and not divisor.all()
+
+
+def is_misled(node: Node, given: Mapping[Value, Known]) -> bool:
+    """Whether a result is, or may be, larger than a runtime infers.
+
+    A runtime infers a PRelu's result from its first input, though onnxruntime (not the standard) lets the slope be
+    larger.
+    For an If whose branches must agree it may use a branch never taken.
+    """
+    if has_to_agree(node):
+        return _may_disagree(node, given)
+    if node.op != "PRelu":
+        return False
+    x, slope = (dims_of(node.operand(i), given) for i in (0, 1))
+    if x is None or slope is None:
+        return False
+    both = zip(reversed(x), reversed(slope))
+    return len(slope) > len(x) or any(b != 1 and differ(a, b) for a, b in both)
+
+
+def _may_disagree(node: Node, given: Mapping[Value, Known]) -> bool:
+    """Whether a branch may output another size than a runtime infers for the If."""
+    agreed = inferred(node, given) or {}
+    return any(
+        not _is_so(v, dims, given)
+        for value, *branches in given_out(node)
+        if (dims := dims_of(value, agreed)) is not None
+        for v in branches
+    )
+
+
+def _is_so(value: Value, dims: Shape, given: Mapping[Value, Known]) -> bool:
+    """Whether a value certainly has the numbers in `dims`."""
+    ours, theirs = types.shape(value), dims_of(value, given)
+    known = ours if theirs is None else with_numbers(ours, theirs)
+    return (
+        known is not None and len(known) == len(dims) and all(a == b for a, b in zip(dims, known) if isinstance(a, int))
+    )
+
+
+# -- inferred types and known contents -------------------------------------------------------------------------
+
+
+def is_in_body(node: Node) -> bool:
+    return node.graph is not None and node.graph.owner is not None
+
+
+def known_operands(node: Node, given: Mapping[Value, Known]) -> list[Array | None] | None:
+    """Return the arrays of all operands, or None if any is unknown."""
+    found = [None if v is None else content(v, given) for v in node.inputs]
+    return None if any(v is not None and a is None for v, a in zip(node.inputs, found)) else found
+
+
+def content(value: Value | None, given: Mapping[Value, Known]) -> Array | None:
+    """Return the data of a value if known and small."""
+    if value is None:
+        return None
+    if value in given:
+        data = given[value][1]
+        return None if data is None else tensor_to_array(data)
+    small = value.constant and tensor_bytes(*value.constant_type()) <= DATA_UP_TO
+    return value.array if small else None
+
+
+def known_constant(given: Array | Value) -> Known:
+    kind, dims = given.constant_type() if isinstance(given, Value) else (element_type(given), given.shape)
+    if tensor_bytes(kind, dims) > DATA_UP_TO:
+        return tensor_type_proto(kind, dims), None
+    array = np.array(given.array if isinstance(given, Value) else given, order="C")
+    return tensor_type_proto(kind, dims), array_to_tensor(array, "")
+
+
+def of_any_shape(value: Value) -> Known:
+    return tensor_type_proto(types.dtype(value), None), None
+
+
+def part_of_shape(node: Node, dims: Shape | None) -> Array | None:
+    """Return the sizes listed by a Shape node, or None if any is unknown."""
+    if dims is None:
+        return None
+    part = dims[node.attr("start", 0) : node.attr("end")]
+    return np.array(part, np.int64) if all(isinstance(d, int) for d in part) else None

@@ -133,7 +133,7 @@ class Narrowed:
     """A weight in the narrow type; `why`: reason to leave it wide. `masks`: holds a number for infinity beyond the
     type's range."""
 
-    array: Array | None
+    array: Array
     why: str = ""
     masks: bool = False
 
@@ -147,11 +147,11 @@ def narrowed(array: Array, dtype: str) -> Narrowed:
         lost = np.isfinite(array) & ~np.isfinite(found)
         if lost.any():
             if sizes[lost].min() < _FILL:
-                return Narrowed(None, f"its largest number, {sizes[lost].max():.1e}, is beyond {dtype}'s range")
+                return Narrowed(found, f"its largest number, {sizes[lost].max():.1e}, is beyond {dtype}'s range")
             found = np.where(lost, np.copysign(BY_NAME[dtype].high, array), found).astype(target)
         largest = sizes[np.isfinite(sizes)].max(initial=0)
         if 0 < largest < BY_NAME[dtype].tiny and BY_NAME[dtype].tiny > BY_NAME["float32"].tiny:
-            return Narrowed(None, f"its largest number, {largest:.1e}, is too small for {dtype}")
+            return Narrowed(found, f"its largest number, {largest:.1e}, is too small for {dtype}")
     return Narrowed(found, masks=bool(lost.any()))
 
 
@@ -221,8 +221,9 @@ class Network:
             self._to.append(y)
             self._left.append(c)
 
-    def add_star(self, centre: int, others: Collection[int]) -> None:
-        """Add a cost of 1 if any of `others`, however many, is on another side than `centre`."""
+    def add_star(self, centre: int, vertices: set[int]) -> None:
+        """Add a cost of 1 if any of `vertices`, however many, is on another side than `centre`."""
+        others = vertices - {centre}
         if len(others) == 1:
             self._join(centre, centre, others, 1)
         elif others:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, TypeProto, ValueInfoProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.inference import other_types
 from onnxopt.errors import ModelError
 from onnxopt.graph.bindings import copies_before
-from onnxopt.graph.dims import as_written
+from onnxopt.graph.dims import as_written, is_invented, rename_dims
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.model import Model, Names, inner_scopes
+from onnxopt.graph.model import Model, Names, inner_scopes, values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import Excused, check_structure
 from onnxopt.graph.value import Shape, Value
@@ -44,13 +43,9 @@ def boundary(nodes: Sequence[Node]) -> Boundary:
 
 
 def reads(node: Node) -> Iterable[Value]:
-    """Yield the values read by a node: its inputs, then outer values read or output by its bodies."""
-    yield from node.operands
-    for body in node.bodies.values():
-        inner = {body: None} | {b: None for n in body.walk() for b in n.bodies.values()}
-        for n in body.walk():
-            yield from (v for v in n.operands if v.graph not in inner)
-        yield from (v for b in inner for v in b.outputs if v.graph not in inner)
+    """Return the values read by a node: its inputs, then outer values read or output by its bodies."""
+    inside = {scope for body in node.bodies.values() for scope in inner_scopes(body)}
+    return (v for v in values_read(node) if v.graph not in inside)
 
 
 def is_stored(value: Value) -> bool:
@@ -220,8 +215,11 @@ class _Border:
         # Declared only: for operators unknown to inference.
         if value.name in self.declared:
             return self.declared[value.name]
-        kind = other_types(self.graph.model).get(value.name)
-        if kind is None and fed:
+        kind = TypeProto()
+        types.update(self.graph.model)
+        kind.MergeFrom(self.graph.model.containers.get(value, kind))
+        rename_dims(kind, self._symbol)
+        if kind.WhichOneof("value") is None and fed:
             raise ModelError(
                 f"{self.graph.model.name}: {value.graph.path}: the type of `{value.name}` is unknown",
                 "declare it: add a value_info for it to the model",
@@ -242,6 +240,5 @@ class _Border:
         if "@" not in dim and not dim.startswith("{"):
             return str(as_written(dim))
         if dim not in self._symbols:
-            name, invented, run = dim.strip("{}").partition("@")
-            self._symbols[dim] = self._taken.fresh("dim" if invented and not run.isdigit() else name)
+            self._symbols[dim] = self._taken.fresh("dim" if is_invented(dim) else dim.strip("{}"))
         return self._symbols[dim]

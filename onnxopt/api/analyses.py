@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt import bisection
 from onnxopt.analysis.types import infer
 from onnxopt.api.arguments import input_files, model_file, name_of, refuse
-from onnxopt.api.settings import Settings, make_options
+from onnxopt.api.settings import SETTINGS, make_options
 from onnxopt.arguments import kind
 from onnxopt.graph.dims import specialise
 from onnxopt.graph.text import node_text
@@ -40,7 +40,7 @@ def bisect(
     custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
     seed: int = 0,
     progress: Callable[[str], None] = lambda line: None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Finding:
     """Find the rewrite with which the optimized model differs from the original, and the smallest model with the fault.
 
@@ -48,7 +48,7 @@ def bisect(
     search. Raises UsageError if the result does not differ, the error of a failing pass, and TypeError for an unknown
     keyword.
     """
-    refuse("bisect", settings, Settings.__annotations__)
+    refuse("bisect", settings, SETTINGS)
     options = make_options(**settings)
     with model_file(model) as source, blaming(source):
         judging = VerifyOptions(

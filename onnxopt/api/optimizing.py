@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, cast
+from typing import TYPE_CHECKING, Any, Never
 
 from onnxopt.api.arguments import IN_MEMORY, input_files, model_file, name_of, refuse, temporary_folder
-from onnxopt.api.settings import OfAResult, log, make_options, run
+from onnxopt.api.settings import OF_A_RESULT, log, make_options, run
 from onnxopt.arguments import kind
 from onnxopt.errors import UsageError, file_path
 from onnxopt.io.load import load_whole
@@ -152,7 +152,7 @@ def optimize(
     right result is found; TypeError for an unknown keyword.
     """
     given = locals()
-    settings = cast("OfAResult", {name: given[name] for name in OfAResult.__annotations__})
+    settings = {name: given[name] for name in OF_A_RESULT}
     refuse("optimize", wrong, inspect.signature(optimize).parameters if wrong else ())
     if output is not None and not isinstance(output, (str, os.PathLike)):
         meant = f"level={output}" if isinstance(output, int) else "each setting is a keyword, such as level=3"

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from onnxopt.api.arguments import model_file, refuse
-from onnxopt.api.settings import Settings, make_options
+from onnxopt.api.settings import SETTINGS, make_options
 from onnxopt.errors import UsageError, WriteError
 from onnxopt.io import Staged, blaming, refuse_overwriting_input
 
@@ -42,7 +42,7 @@ def report(
     custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
     times: bool = True,
     progress: Callable[[str], None] = lambda name: None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Page:
     """Returns an HTML page about the changes from a model to the optimized `result`, or about the model alone; the page
     is written to `output`.
@@ -51,15 +51,15 @@ def report(
     optimization: give the `settings` of the first. `verify`: compare both models, with these `custom_op_libraries`.
     `times`: show measured times. Raises UsageError, ModelError, WriteError, and TypeError for an unknown keyword.
     """
-    refuse("report", settings, Settings.__annotations__)
+    refuse("report", settings, SETTINGS)
     if result is None:
         libraries = ["custom_op_libraries"] * bool(custom_op_libraries)
         if given := ["record"] * (record is not None) + libraries + [*settings]:
             raise UsageError(f"{given[0]} is about two models: the page of one shows no run", "leave it out")
         with _opened([original], output) as (files, staged):
-            from onnxopt.comparison import view_file
+            from onnxopt.comparison import compare_files
 
-            return _page(view_file(files[0]).to_dict(), staged, progress)
+            return _page(compare_files(files[0]).to_dict(), staged, progress)
     with _opened([original, result], output, record) as ((a, b), staged):
         from onnxopt.comparison import compare_files, read_history
         from onnxopt.comparison.repetition import judge, repeat

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.arguments import all_in, dict_in
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
@@ -45,61 +45,20 @@ def warn(texts: Iterable[str]) -> None:
         logging.getLogger("onnxopt").warning("%s", line(text))
 
 
-if TYPE_CHECKING:
-    from typing import TypedDict
-else:
-
-    class TypedDict:
-        """Keeps annotations as text. `typing.TypedDict` compiles each annotation, in a millisecond of each start."""
-
-        def __init_subclass__(cls, total: bool) -> None:
-            cls.__annotations__ = {**cls.__base__.__annotations__, **cls.__annotations__}
+_OF_A_FILE: Final = frozenset(("max_rewrites", "provenance", "external", "rename", "name_nodes"))
+# The keywords for passes and changes of the model, of each function that optimizes; and those for a written result.
+SETTINGS: Final = (OptimizeOptions.__annotations__.keys() - _OF_A_FILE - {"excluded", "limits"}) | {
+    *("plugins", "max_constant_bytes", "memory", "work")
+}
+OF_A_RESULT: Final = SETTINGS | _OF_A_FILE
 
 
-class Settings(TypedDict, total=False):
-    """Settings for passes and changes of the model, of each function that optimizes."""
-
-    level: int
-    pipeline: str | None
-    extra: Sequence[str]
-    disable: Sequence[str]
-    config: Mapping[str, Any] | None
-    target: str | Sequence[str]
-    plugins: Sequence[str | os.PathLike[str]]
-    freeze_initializers: bool
-    dims: Mapping[str, int] | None
-    shapes: Mapping[str, Sequence[int]] | None
-    make_dynamic: Mapping[str, str] | None
-    target_opset: int | None
-    dtype: str | None
-    int32: bool
-    keep_io: bool
-    infer_shapes: bool
-    inline_functions: bool
-    strip_qdq: bool
-    keep: Sequence[str]
-    max_constant_bytes: int | None
-    memory: int
-    work: float
-    allow_domains: Sequence[str]
-
-
-class OfAResult(Settings, total=False):
-    """Further settings for a written result."""
-
-    max_rewrites: int | None
-    provenance: bool
-    external: str
-    rename: Mapping[str, str] | None
-    name_nodes: bool
-
-
-def make_options(**settings: Unpack[OfAResult]) -> OptimizeOptions:
-    """Returns the options; loads the plugins, and warns of passes for other targets.
+def make_options(**settings: Any) -> OptimizeOptions:
+    """Returns the options of `OF_A_RESULT`; loads the plugins, and warns of passes for other targets.
 
     Raises UsageError for an invalid setting.
     """
-    given: dict[str, Any] = {**settings}
+    given = {**settings}
     for plugin in all_in(given.pop("plugins", ()), "plugins", "files and modules"):
         from onnxopt.pipeline.registry import load_module
 

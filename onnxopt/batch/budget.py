@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from onnxopt.errors import UsageError
 from onnxopt.verification import PROVEN, UNVERIFIED
@@ -37,18 +37,18 @@ _UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 @dataclass(frozen=True)
 class Budget:
-    """A condition under which a run fails."""
+    """A condition under which a run fails. `names`: the figures in the text. `value`: of the condition, by figure."""
 
     text: str
-    tree: ast.expr
+    names: Sequence[str]
+    value: Callable[[Mapping[str, float]], Any]
 
     def exceeded(self, report: Mapping[str, Any]) -> str:
         """Return the condition with its figures for a report (`api.Report.to_dict()`); "" if false."""
         figures = figures_of(report)
-        if not _value(self.tree, figures):
+        if not self.value(figures | _UNITS):
             return ""
-        names = dict.fromkeys(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id in figures)
-        shown = {name: format(figures[name], "," if isinstance(figures[name], int) else ".3g") for name in names}
+        shown = {name: format(figures[name], "," if isinstance(figures[name], int) else ".3g") for name in self.names}
         said = ", ".join(f"{name} = {value}" for name, value in shown.items())
         return f"{self.text} ({said})" if said else self.text
 
@@ -67,46 +67,35 @@ def parse_budget(text: str) -> Budget:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # deep nesting raises the last two
         column, said = (e.offset or len(text) or 1, e.msg) if isinstance(e, SyntaxError) else (1, "cannot be parsed")
         raise UsageError(f"--fail-if {text!r}: column {column}: {said}", _hint()) from None
-    _check(tree, text)
-    return Budget(text, tree)
+    names = dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in FIGURES)
+    return Budget(text, [*names], _compiled(tree, text))
 
 
 def _hint() -> str:
     return f"for example 'nodes_after > 500'; figures are {', '.join(FIGURES)}"
 
 
-def _check(node: ast.expr, text: str) -> None:
-    """Raise UsageError for the first part of an expression that `_value` does not know."""
-    operators = node.ops if isinstance(node, ast.Compare) else [getattr(node, "op", None)]
-    if all(type(o) in _OPERATORS for o in operators):
-        for child in filter(_is_expression, ast.iter_child_nodes(node)):
-            _check(child, text)
-    elif not _is_leaf(node):
+def _compiled(node: ast.expr, text: str) -> Callable[[Mapping[str, float]], Any]:
+    """Return the value of an expression as a function of figures. Raise UsageError for the first unknown part."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return lambda figures: node.value
+    if isinstance(node, ast.Name) and node.id in (*FIGURES, *_UNITS):
+        return lambda figures: figures[node.id]
+    kinds = [*map(type, node.ops if isinstance(node, ast.Compare) else [getattr(node, "op", None)])]
+    if not _OPERATORS.keys() >= {*kinds}:
         piece = ast.get_source_segment(text, node) or type(node).__name__
         column = len(text.encode()[: node.col_offset].decode()) + 1  # the tree counts bytes
         raise UsageError(f"--fail-if {text!r}: column {column}: {piece!r} is not known", _hint())
+    operators = [_OPERATORS[kind] for kind in kinds]
+    parts = [_compiled(child, text) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
 
+    def value(figures: Mapping[str, float]) -> Any:
+        values = [part(figures) for part in parts]
+        if isinstance(node, ast.Compare):  # a chain, as in `1 < nodes < 9`
+            return all(compare(a, b) for compare, a, b in zip(operators, values, values[1:]))
+        return operators[0](*values)
 
-def _is_expression(node: ast.AST) -> TypeGuard[ast.expr]:
-    return isinstance(node, ast.expr)
-
-
-def _is_leaf(node: ast.expr) -> bool:
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
-    return isinstance(node, ast.Name) and (node.id in FIGURES or node.id in _UNITS)
-
-
-def _value(node: ast.expr, figures: Mapping[str, float]) -> Any:
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return figures[node.id] if node.id in figures else _UNITS[node.id]
-    values = [_value(child, figures) for child in filter(_is_expression, ast.iter_child_nodes(node))]
-    if isinstance(node, ast.Compare):  # a chain, as in `1 < nodes < 9`
-        return all(_OPERATORS[type(o)](a, b) for o, a, b in zip(node.ops, values, values[1:]))
-    assert isinstance(node, (ast.BinOp, ast.BoolOp, ast.UnaryOp))
-    return _OPERATORS[type(node.op)](*values)
+    return value
 
 
 def figures_of(report: Mapping[str, Any]) -> dict[str, float]:

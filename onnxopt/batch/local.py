@@ -52,23 +52,23 @@ def run_locally(
         raise
     finally:
         pool.shutdown(wait=True)
-        workers.stop()
+        workers.close()
     return [outcomes[i] for i in range(len(jobs))]
 
 
 class _Workers:
-    """The running processes, idle and busy."""
+    """The running processes: each thread of the pool has one."""
 
     def __init__(self, phase: Callable[[str, str], None]) -> None:
         self._phase = phase
-        self._idle: list[subprocess.Popen[bytes]] = []
-        self._busy: set[subprocess.Popen[bytes]] = set()
+        self._own = threading.local()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
     def run(self, job: Job) -> Outcome:
         """Return the outcome of a job, also if its process dies."""
-        process = self._take()
+        process = self._process()
         if process is None:
             return Outcome(job.source, job.destination, message=f"{job.source}: interrupted")
         answer: object = None
@@ -78,49 +78,48 @@ class _Workers:
             process.stdin.flush()
             while isinstance(answer := pickle.load(process.stdout), str):
                 self._phase(job.source, answer)
-        goes_on = isinstance(answer, Done) and not answer.last
-        with self._lock:
-            self._busy.remove(process)
-            if goes_on and not self._stopped:
-                self._idle.append(process)
-        code = None if goes_on else _end(process)
+        if isinstance(answer, Done) and not answer.last:
+            return answer.outcome
+        self._own.process = None
+        code = process.wait()
         if isinstance(answer, Done):
             return answer.outcome
         clear_staging(job)
-        return Outcome(
-            job.source, job.destination, message=f"{job.source}: the process that optimized it {ending(code or 0)}"
-        )
+        message = f"{job.source}: the process that optimized it {ending(code)}"
+        return Outcome(job.source, job.destination, message=message)
 
-    def _take(self) -> subprocess.Popen[bytes] | None:
-        """Return an idle or new process; None after `stop`."""
+    def _process(self) -> subprocess.Popen[bytes] | None:
+        """Return the thread's process, started unless it runs; None after `stop`."""
         with self._lock:
             if self._stopped:
                 return None
-            if self._idle:
-                process = self._idle.pop()
-            else:
-                process = start(_START)
-            self._busy.add(process)
+            if getattr(self._own, "process", None) is None:
+                self._own.process = start(_START)
+                self._running.add(self._own.process)
+            process: subprocess.Popen[bytes] = self._own.process
             return process
 
     def stop(self) -> None:
         """End all processes, and start no more."""
         with self._lock:
             self._stopped = True
-            idle, running = self._idle, [*self._busy, *self._idle]
-            self._idle = []
-        for process in running:
+        for process in self._running:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
                 process.stdin.close()  # interrupts the process
         deadline = time.monotonic() + _PATIENCE
-        for process in running:
+        for process in self._running:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()  # `run` removes its staged files
-        for process in idle:
-            _end(process)
+
+    def close(self) -> None:
+        """Stop, after all threads have ended."""
+        self.stop()
+        for process in self._running:
+            with contextlib.suppress(OSError), process:
+                pass  # its pipes are closed
 
 
 def _size(source: str) -> int:
@@ -128,13 +127,3 @@ def _size(source: str) -> int:
         return os.path.getsize(source)
     except OSError:  # a URL, or a missing file
         return 0
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Wait for an ending process. Returns its exit code."""
-    code = process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    return code

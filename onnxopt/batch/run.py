@@ -9,19 +9,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnxopt.batch import places
 from onnxopt.batch.cache import Cache, Key
 from onnxopt.batch.job import Job, Outcome
-from onnxopt.batch.places import (
-    fetch,
-    fetching,
-    file_digest,
-    files_of,
-    is_url,
-    keep_original,
-    same_files,
-    staging,
-    store,
-)
 from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unreadable, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.load import Watch, named_files
@@ -77,21 +67,16 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
     for plugin in job.plugins:
         load_module(plugin)
     with ExitStack() as stack:
-        source = Path(job.source)
-        watch = Watch(source)
-        if is_url(job.source):
-            progress("fetching")
-            source = fetch(job.source, stack.enter_context(fetching()).path)
-        if source.is_dir():
-            raise ModelError(f"{source} is a directory", inside(source))
+        watch = Watch(Path(job.source))
+        source = _model_file(job, progress, stack)
         _refuse_place(job, source)
         # Results that refer to further files are not cached.
         cache = Cache(Path(job.cache)) if job.cache and job.options.external != "reuse" else None
         if cache is not None:
             key, outcome.notes = cache.key(source, job), cache.notes  # includes later notes
-            if _from_cache(cache, key, job, source, outcome, stack.enter_context(staging(job))):
+            if _from_cache(cache, key, job, source, outcome, stack.enter_context(places.staging(job))):
                 return
-        folder = stack.enter_context(staging(job))
+        folder = stack.enter_context(places.staging(job))
         made = folder.path / (Path(os.path.realpath(job.destination)).name or "model.onnx")
         try:
             report = _optimized(job, source, made, progress, instruments, judge)
@@ -108,11 +93,22 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         _place(job, source, made, outcome, folder, cached=False)
 
 
+def _model_file(job: Job, progress: Phase, stack: ExitStack) -> Path:
+    """Return the file of the model; a download lasts until `stack` closes."""
+    source = Path(job.source)
+    if places.is_url(job.source):
+        progress("fetching")
+        source = places.fetch(job.source, stack.enter_context(places.fetching()).path)
+    if source.is_dir():
+        raise ModelError(f"{source} is a directory", inside(source))
+    return source
+
+
 def _refuse_place(job: Job, source: Path) -> None:
     """Raise an error for a destination that must not be replaced."""
     if job.in_place:
         _refuse_parted(source)
-    elif not (job.check or is_url(job.destination)):
+    elif not (job.check or places.is_url(job.destination)):
         refuse_special(Path(os.path.realpath(job.destination)))
         refuse_overwriting_input(source, Path(job.destination))
 
@@ -163,7 +159,7 @@ def _optimized(
 
 def _home(job: Job, source: Path) -> Path | None:
     """Return the folder where the result will be read (with `check`, the source's); None for a URL."""
-    if is_url(job.destination):
+    if places.is_url(job.destination):
         return None
     return source.absolute().parent if job.check else Path(os.path.realpath(job.destination)).parent
 
@@ -186,7 +182,7 @@ def _refuse_parted(source: Path) -> None:
 def _is_same(made: Path, source: Path, job: Job) -> bool:
     """Return whether two files have equal bytes. Raises ModelError if unreadable, where relevant."""
     try:
-        return file_digest(made) == file_digest(source)
+        return places.file_digest(made) == places.file_digest(source)
     except OSError as e:
         if job.check or job.in_place or not isinstance(e, FileNotFoundError):
             raise unreadable(source, e) from None
@@ -204,18 +200,18 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: Staging
         return
     else:
         outcome.status = "cached" if cached else "optimized"
-    if is_url(job.destination):
-        store(made, list(files_of(made)), job.destination)
+    if places.is_url(job.destination):
+        places.store(made, list(places.files_of(made)), job.destination)
         return
     target = Path(job.destination)
-    if same_files(made, target):
+    if places.same_files(made, target):
         outcome.status = "unchanged" if outcome.status == "unchanged" else "current"
         return
     try:
         backup = Path(f"{target}{job.backup}") if job.in_place and job.backup else None
         if backup is not None:
-            keep_original(target, backup)
-        data = [file for file in files_of(made) if file != made]
+            places.keep_original(target, backup)
+        data = [file for file in places.files_of(made) if file != made]
         put_in_place(made, data, Path(os.path.realpath(target)), folder.intend, backup)
     except OSError as e:
         raise unwritable(target, e, "the original is as it was") from None

@@ -7,33 +7,30 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
+
+from onnx import ModelProto
 
 from onnxopt.analysis.submodel import submodel
-from onnxopt.bisection.trials import Outcome, Trials, explain, goes_wrong, made, narrowings, run, suspected
+from onnxopt.bisection.trials import Run, Trials, explain, goes_wrong, made, narrowings, suspected
 from onnxopt.errors import OnnxOptError, UsageError
-from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.graph.text import node_text
 from onnxopt.io import from_proto, save
 from onnxopt.io.external import data_of, inline_data
 from onnxopt.optimizer import OptimizeOptions
-from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
+from onnxopt.pipeline import Sequential, execute, get_pass, parse_pipeline
 from onnxopt.pipeline.journal import Entry, Journal
 from onnxopt.pipeline.records import Site
 from onnxopt.plaintext import counted, line
 from onnxopt.verification import Verification, Verifier, VerifyOptions
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from onnxopt.graph import Model
-    from onnxopt.pipeline import Pass
-    from onnxopt.rewriting import Match, Rule
     from onnxopt.verification.records import Place
 
 
@@ -91,9 +88,7 @@ class Finding:
 
 
 def describe(
-    source: str | Path,
-    options: OptimizeOptions,
-    verify_options: VerifyOptions | None,
+    trials: Trials,
     rewrite: int | None,
     message: str,
     tell: Tell | None = lambda line: None,
@@ -106,70 +101,39 @@ def describe(
     rewrite: number of the rewrite; pass_run: number of the run; message: the fault; places: its places; tell: receives
     progress of the search for the smallest model, None: no search.
     """
-    wrong = [name for p in places for name in (p.value, *sorted(made(p.a)), *sorted(made(p.b)))]
-    last = _Capture(Finding(message, "", 0, rewrite), pass_run, wrong if tell is not None else None)
-    run(source, options, (last,), rewrite)
+    journal = Journal(matches=True)
+    done = trials.run(pass_run, rewrite, [journal])
+    run = pass_run or len(done.texts) if rewrite is None else bisect_right(done.taken, rewrite - 1)
+    found = Finding(message, done.texts[run - 1], run, rewrite)
+    entry = next((e for e in journal.entries if e.fuel == rewrite), None)
+    if entry is not None:
+        found.rule, found.scope, found.match, found.site = entry.rule, entry.scope, [*entry.match], entry.site
+        rules = get_pass(entry.pass_name).rules if entry.rule else ()
+        found.equation = next((rule.equation for rule in rules if rule.name == entry.rule), "")
     if tell is not None:
-        last.found.submodel = _smallest(last.parts, last.found.pass_text, options, verify_options, tell)
-    return last.found
+        model = trials.run(run, rewrite - 1).model if rewrite is not None else trials.run(run - 1).model
+        nodes = _makers(model, {entry.value, *entry.taken}, entry.scope) if entry is not None and entry.match else []
+        found.submodel = _smallest(_around(nodes or _at(model, places)), found.pass_text, trials, tell)
+    return found
 
 
-class _Capture(Instrument):
-    """Completes `found`, a rewrite of a run, and makes `parts` of the model around it."""
+def _at(model: Model, places: Sequence[Place]) -> list[Node]:
+    """Return the maker of the first wrong value that the model has, if any."""
+    wrong = (name for p in places for name in (p.value, *sorted(made(p.a)), *sorted(made(p.b))))
+    return next(filter(None, (_makers(model, {name})[:1] for name in wrong)), [])
 
-    watches_rewrites: ClassVar[bool] = True
 
-    def __init__(self, found: Finding, wanted: int | None, values: list[str] | None) -> None:
-        """Create before the run.
-
-        wanted: run of a pass without rewrites; values: wrong values, for a pass without places; None: no parts.
-        """
-        self.found, self.wanted, self.values = found, wanted, values
-        self.model: Model | None = None
-        self.text, self.count = "", 0  # the running pass, and the number of runs so far
-        self.parts: list[ModelProto] = []
-
-    def before(self, model: Model, p: Pass) -> None:
-        if not p.children:
-            self.count += 1
-            self.text, self.model = str(p), model
-            if self.found.rewrite is None and self.count == self.wanted:
-                self._complete(None, "", [])
-
-    def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
-        if not done and PassContext.current().fuel.taken + 1 == self.found.rewrite:
-            self.found.rule, self.found.equation = rule.name, rule.equation
-            nodes = dict.fromkeys(node for node, _ in m.bindings.covered)
-            self._complete(Site.of(rule.name, m.anchor), m.graph.path, [*nodes])
-
-    def spending(self, what: str, at: Value | Node | None) -> None:
-        ctx = PassContext.current()
-        if ctx.fuel.taken == self.found.rewrite:
-            node, site = at.producer if isinstance(at, Value) else at, Site.of(ctx.running, at)
-            self._complete(site, site.scope if site is not None else "", [node] if node is not None else [])
-
-    def _complete(self, site: Site | None, scope: str, nodes: list[Node]) -> None:
-        """Enter the running pass and the nodes before the rewrite; make parts around these.
-
-        Without nodes, parts are around the producer of the first wrong value present.
-        """
-        found = self.found
-        found.pass_text, found.pass_run = self.text, self.count
-        found.site, found.scope, found.match = site, scope, [node_text(node) for node in nodes]
-        if self.values is None:
-            return
-        if not nodes:
-            assert self.model is not None
-            makers = {v.name: n for graph in self.model.scopes() for n in graph for v in n.results}
-            nodes = [makers[name] for name in self.values if name in makers][:1]
-        self.parts = _around(nodes) if nodes else []
+def _makers(model: Model, names: Set[str], scope: str = "") -> list[Node]:
+    """Return the nodes that make values with these names, in the graph with path `scope` or in all."""
+    graphs = [graph for graph in model.scopes() if scope in ("", graph.path)]
+    return [n for graph in graphs for n in graph if any(v.name in names for v in n.results)]
 
 
 def _around(nodes: Sequence[Node]) -> list[ModelProto]:
-    """Return submodels of the nodes alone, then with increasing neighbourhoods."""
-    graph = nodes[0].scope
-    inside, parts = set(nodes), []
-    for _ in range(_RINGS):
+    """Return submodels of the nodes alone, then with increasing neighbourhoods; none without nodes."""
+    inside, parts = set(nodes), list[ModelProto]()
+    for _ in range(_RINGS if nodes else 0):
+        graph = nodes[0].scope
         ordered = [n for n in graph if n in inside]
         with suppress(OnnxOptError):  # unknown type at the boundary: a larger part may succeed
             part = submodel(graph, ordered, "submodel")
@@ -181,19 +145,17 @@ def _around(nodes: Sequence[Node]) -> list[ModelProto]:
     return parts
 
 
-def _smallest(
-    parts: list[ModelProto], text: str, options: OptimizeOptions, verify_options: VerifyOptions | None, tell: Tell
-) -> ModelProto | None:
+def _smallest(parts: list[ModelProto], text: str, trials: Trials, tell: Tell) -> ModelProto | None:
     """Return the first part on which the pass alone makes a wrong result, else None."""
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
-        kept = ("rtol", "atol", "seed", "limit", "dtype", "custom_op_libraries")
-        plain = VerifyOptions(**{n: getattr(verify_options, n) for n in kept}) if verify_options else None
+        given, kept = trials.verify_options, ("rtol", "atol", "seed", "limit", "dtype", "custom_op_libraries")
+        plain = VerifyOptions(**{n: getattr(given, n) for n in kept}) if given else None
         for part in parts:
             before.write_bytes(part.SerializeToString())
             model = from_proto(part)
             try:
-                alone = dataclasses.replace(options, pipeline=text, max_rewrites=None).context()
+                alone = dataclasses.replace(trials.options, pipeline=text, max_rewrites=None).context()
                 execute(Sequential((parse_pipeline(text).passes[0],)), model, alone)
                 save(model, after)
             except OnnxOptError:
@@ -231,26 +193,17 @@ def bisect(
         trials.start()
         journal = Journal()
         whole = trials.run(watch=[journal])
-        verdict = trials.known[None, whole.rewrites] = trials.verdict(outcome=whole)
+        verdict = trials.known[None, whole.rewrites] = trials.verdict(done=whole)
         if not verdict.is_refused:
             raise UsageError(f"{source}: the result does not differ from the original", "there is nothing to find")
-        spent = f"{counted(whole.runs, 'run')} of passes and {counted(whole.rewrites, 'rewrite')}"
+        spent = f"{counted(len(whole.texts), 'run')} of passes and {counted(whole.rewrites, 'rewrite')}"
         tell(f"the result {verdict.fault} after {spent}: {verdict.message}")
         runs: int | None = None
         rewrite = _at_places(trials, verdict.places, journal.entries, tell)
         if rewrite is None:
             runs, rewrite = _among_all(trials, whole, tell)
         wrong = trials.verdict(runs, rewrite)
-    found = describe(
-        source,
-        options,
-        verify_options,
-        rewrite,
-        wrong.message,
-        tell if smallest else None,
-        pass_run=runs,
-        places=wrong.places,
-    )
+        found = describe(trials, rewrite, wrong.message, tell if smallest else None, pass_run=runs, places=wrong.places)
     found.runs = trials.verified
     return found
 
@@ -285,17 +238,17 @@ def _at_places(trials: Trials, places: Sequence[Place], entries: Sequence[Entry]
     return None
 
 
-def _among_all(trials: Trials, whole: Outcome, tell: Tell) -> tuple[int, int | None]:
+def _among_all(trials: Trials, whole: Run, tell: Tell) -> tuple[int, int | None]:
     """Return (first run of a pass with a wrong result, its first rewrite with a wrong result or None)."""
 
     def wrong(runs: int, rewrites: int | None = None) -> bool:
         return trials.verdict(runs, rewrites).is_refused
 
-    runs = _first(range(1, whole.runs + 1), wrong, tell, "run")
+    runs = _first(range(1, len(whole.texts) + 1), wrong, tell, "run")
     if runs == 1 and wrong(0):
         raise UsageError(f"{trials.source}: it differs before the first pass", "no pass is guilty")
     tell(f"the guilty pass is run {runs}: {whole.texts[runs - 1]}")
-    before, after = whole.taken[runs - 1], whole.taken[runs] if runs < whole.runs else whole.rewrites
+    before, after = whole.taken[runs - 1], whole.taken[runs] if runs < len(whole.texts) else whole.rewrites
     if before == after:
         return runs, None  # a pass without fuel: no finer search
     return runs, _first(range(before + 1, after + 1), lambda n: wrong(runs, n), tell, "rewrite")

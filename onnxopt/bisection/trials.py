@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,29 +24,30 @@ if TYPE_CHECKING:
     from onnxopt.verification.records import Place, Side
 
 
-def run(
-    source: str | Path, given: OptimizeOptions, instruments: Sequence[Instrument], rewrites: int | None = None
-) -> Model:
-    """Return the model after the pipeline's first `rewrites` rewrites (None: all)."""
-    model = given.load_converted(source)
-    options = given if rewrites is None else dataclasses.replace(given, max_rewrites=rewrites)
-    execute(options.passes(), model, options.context(instruments))
-    return model
+class Run(Instrument):
+    """A run of a pipeline, stopped after a number of runs of passes.
 
+    `model`: the result. `texts`: the passes that ran. `taken`: the rewrites before each. `rewrites`: all of them.
+    """
 
-@dataclass
-class Outcome:
-    """Result of a run stopped early."""
+    def __init__(self, limit: int | None, model: Model) -> None:
+        """`limit`: runs of passes; None: no limit."""
+        self.model = model
+        self.texts: list[str] = []
+        self.taken: list[int] = []
+        self.rewrites = 0
+        self._limit = limit
 
-    model: Model
-    texts: list[str]  # passes that ran
-    taken: list[int]  # rewrites before each pass
-    rewrites: int
+    def should_run(self, model: Model, p: Pass) -> bool:
+        return bool(p.children) or self._limit is None or len(self.texts) < self._limit
 
-    @property
-    def runs(self) -> int:
-        """The number of pass runs."""
-        return len(self.texts)
+    def before(self, model: Model, p: Pass) -> None:
+        if not p.children:
+            self.texts.append(str(p))
+            self.taken.append(PassContext.current().fuel.taken)
+
+    def end(self, model: Model) -> None:
+        self.rewrites = PassContext.current().fuel.taken
 
 
 class Trials:
@@ -63,6 +63,7 @@ class Trials:
         """Create without running. `whole`: verdict on the whole result, if known."""
         self.source = source
         self.options = options
+        self.verify_options = verify_options
         self.verified = 0  # number of verified results
         # Verdicts by (runs of passes, rewrites), None: all.
         self.known: dict[tuple[int | None, int | None], Verification] = {}
@@ -72,21 +73,20 @@ class Trials:
         self._started = False
         self._folder = tempfile.TemporaryDirectory()
 
-    def run(self, runs: int | None = None, rewrites: int | None = None, watch: Sequence[Instrument] = ()) -> Outcome:
+    def run(self, runs: int | None = None, rewrites: int | None = None, watch: Sequence[Instrument] = ()) -> Run:
         """Run the pipeline up to `runs` runs of passes and `rewrites` rewrites."""
-        limit = _Limit(runs)
-        model = run(self.source, self.options, [limit, *watch], rewrites)
-        return Outcome(model, limit.texts, limit.taken, limit.rewrites)
+        options = self.options if rewrites is None else dataclasses.replace(self.options, max_rewrites=rewrites)
+        done = Run(runs, self.options.load_converted(self.source))
+        execute(options.passes(), done.model, options.context([done, *watch]))
+        return done
 
-    def verdict(
-        self, runs: int | None = None, rewrites: int | None = None, outcome: Outcome | None = None
-    ) -> Verification:
-        """Return the verdict on a run's result. `outcome`: the result, if available.
+    def verdict(self, runs: int | None = None, rewrites: int | None = None, done: Run | None = None) -> Verification:
+        """Return the verdict on a run's result. `done`: the run, if available.
 
         Raises ModelError if nothing was verified.
         """
         if (runs, rewrites) not in self.known:
-            self.known[runs, rewrites] = self._verify(outcome or self.run(runs, rewrites))
+            self.known[runs, rewrites] = self._verify(done or self.run(runs, rewrites))
         return self.known[runs, rewrites]
 
     def start(self) -> None:
@@ -96,12 +96,12 @@ class Trials:
             original, override = self.options.load_specialised(self.source), not self.options.freeze_initializers
             self._verifier.describe(original.proto, original.data_of, override=override)
 
-    def _verify(self, outcome: Outcome) -> Verification:
+    def _verify(self, done: Run) -> Verification:
         self.start()
         path = Path(self._folder.name) / "trial.onnx"
-        save(outcome.model, path)
+        save(done.model, path)
         self.verified += 1
-        self._verifier.submit(path, outcome.model.tolerances)
+        self._verifier.submit(path, done.model.tolerances)
         verdict = self._verifier.finish()
         whole = self.known.get((None, None))  # if the runtime refuses it, any result that loads counts as right
         if verdict.status == UNVERIFIED and not (whole is not None and whole.is_unloaded):
@@ -114,27 +114,6 @@ class Trials:
     def __exit__(self, *error: object) -> None:
         self._verifier.close()
         self._folder.cleanup()
-
-
-class _Limit(Instrument):
-    """Stops after a number of pass runs; records passes that ran, and rewrites before each."""
-
-    def __init__(self, runs: int | None) -> None:
-        self.runs = runs
-        self.texts: list[str] = []
-        self.taken: list[int] = []
-        self.rewrites = 0
-
-    def should_run(self, model: Model, p: Pass) -> bool:
-        return bool(p.children) or self.runs is None or len(self.texts) < self.runs
-
-    def before(self, model: Model, p: Pass) -> None:
-        if not p.children:
-            self.texts.append(str(p))
-            self.taken.append(PassContext.current().fuel.taken)
-
-    def end(self, model: Model) -> None:
-        self.rewrites = PassContext.current().fuel.taken
 
 
 # -- rewrites suspected at a place ------------------------------------------------------------------------------------

@@ -8,16 +8,8 @@ from typing import Any
 
 import click
 
-from onnxopt.cli.files import blaming_files, json_text
-from onnxopt.cli.options import (
-    dim_option,
-    format_option,
-    library_option,
-    limit_option,
-    provider_option,
-    seed_option,
-    timeout_option,
-)
+from onnxopt.cli import options
+from onnxopt.cli.files import json_text
 from onnxopt.cli.say import say, say_all
 from onnxopt.cli.values import Number, input_option
 from onnxopt.errors import UsageError
@@ -52,14 +44,14 @@ from onnxopt.errors import UsageError
     show_default=True,
     help="The measured time; processor: time of a single thread, for machines under load (with --threads 1).",
 )
-@provider_option
-@library_option
-@dim_option("Give a dynamic dim its size. [default: a batch of 1, others 64 or what the model takes]")
+@options.provider_option
+@options.library_option
+@options.dim_option("Give a dynamic dim its size. [default: a batch of 1, others 64 or what the model takes]")
 @input_option("Measure with this input.")
-@seed_option
-@timeout_option("each load and each run")
-@limit_option
-@format_option("table", "json")
+@options.seed_option
+@options.timeout_option("each load and each run")
+@options.limit_option
+@options.format_option("table", "json")
 def bench(
     a: Path, b: Path | None, runs: int | None, seconds: float | None, memory: int, form: str, **given: Any
 ) -> None:
@@ -74,15 +66,16 @@ def bench(
     """
     from onnxopt.comparison.latency import BenchOptions
     from onnxopt.comparison.latency import bench as measure
+    from onnxopt.io import blaming
     from onnxopt.reporting import latency
     from onnxopt.reporting.progress import Progress
 
     if runs is not None and seconds is not None:
         raise UsageError("--runs contradicts --seconds", "leave one of them out")
-    options = BenchOptions(runs, 5.0 if seconds is None else seconds, limit=memory, operators=True, **given)
-    with Progress() as progress, blaming_files(a, *([b] if b else [])):
+    settings = BenchOptions(runs, 5.0 if seconds is None else seconds, limit=memory, operators=True, **given)
+    with Progress() as progress, blaming(a), blaming(b or a):
         progress.phase("loading")
-        found = measure([a] if b is None else [a, b], options, progress.phase).to_dict()
+        found = measure([a] if b is None else [a, b], settings, progress.phase).to_dict()
     if form == "json":
         say_all(json_text(found))
     elif found["failure"]:

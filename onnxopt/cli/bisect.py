@@ -7,16 +7,9 @@ from typing import Any
 
 import click
 
+from onnxopt.cli import options
 from onnxopt.cli.command import ProjectCommand
 from onnxopt.cli.files import refuse_models, refuse_unwritable, write_bytes
-from onnxopt.cli.options import (
-    library_option,
-    pipeline_options,
-    refuse_ignored,
-    seed_option,
-    settings_of,
-    tolerance_options,
-)
 from onnxopt.cli.say import say
 from onnxopt.cli.values import NewFile, verify_dim_option
 from onnxopt.plaintext import counted
@@ -24,11 +17,11 @@ from onnxopt.plaintext import counted
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 found, 2 there is nothing to find, 4 a pass fails.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
-@pipeline_options
-@tolerance_options
+@options.pipeline_options
+@options.tolerance_options
 @verify_dim_option
-@library_option
-@seed_option
+@options.library_option
+@options.seed_option
 @click.option(
     "-o",
     "--output",
@@ -46,12 +39,12 @@ def bisect(source: Path, output: Path | None, quiet: bool, **given: Any) -> None
     """
     from onnxopt.api.analyses import bisect as search
 
-    refuse_ignored(given)
+    options.refuse_ignored(given)
     output = output or source.with_name(f"{source.stem}.bisect.onnx")
     refuse_models([output], [source])
     refuse_unwritable([output])
     judging = {name: given[name] for name in ("rtol", "atol", "verify_dims", "custom_op_libraries", "seed")}
-    found = search(source, progress=(lambda _: None) if quiet else say, **judging, **settings_of(given))
+    found = search(source, progress=(lambda _: None) if quiet else say, **judging, **options.settings_of(given))
     for line in found.lines():
         say(line)
     if found.submodel is not None:

@@ -6,12 +6,12 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.cli.say import is_closed
-from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, unwritable
+from onnxopt.errors import ModelError, UsageError, WriteError, unwritable
 
 _STAYS: Final = "what was written before stays"
 
@@ -91,20 +91,6 @@ def named_text(word: str, what: str) -> str:
         raise UsageError(f"{word[1:]}: {why}", f"name a file that holds {what}") from None
 
 
-@contextmanager
-def blaming_files(*files: Path) -> Iterator[None]:
-    """`io.blaming`, imported only at an error."""
-    try:
-        yield
-    except Exception:
-        from onnxopt.io import blaming
-
-        with ExitStack() as stack:
-            for file in files:
-                stack.enter_context(blaming(file))
-            raise
-
-
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file besides the result, whole or not at all. Raises WriteError."""
     from onnxopt.io import Staged
@@ -142,30 +128,20 @@ def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
     The result is written to stdout at the end of the block, unless an error was raised. A result with external data is
     refused. Raises ModelError and UsageError.
     """
-    import tempfile
+    from onnxopt.api.arguments import temporary_folder
 
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as folder:
-        given, made = Path(source), Path(destination)
+    with temporary_folder() as read, temporary_folder() as written:
+        given = read / "stdin" if source == "-" else Path(source)
+        made = written / "stdout" if destination == "-" else Path(destination)
         if source == "-":
-            given = Path(folder) / "stdin"
-        if destination == "-":
-            made = Path(folder) / "out" / "stdout"
-            made.parent.mkdir()
-        try:
-            if source == "-":
-                _read_stdin(given)
-            if destination == "-" and is_closed("stdout"):
-                raise UsageError(
-                    "a model would be written to stdout, which is closed", "onnxopt optimize model.onnx OUT"
-                )
-            if destination == "-" and sys.stdout.isatty():
-                raise UsageError("a model would be written to the terminal", "onnxopt optimize model.onnx - > out.onnx")
-            yield given, made
-            if destination == "-" and made.exists():
-                _write_stdout(made)
-        except OnnxOptError as e:
-            e.message = e.message.replace(f"{folder}/out/", "").replace(f"{folder}/", "")
-            raise
+            _read_stdin(given)
+        if destination == "-" and is_closed("stdout"):
+            raise UsageError("a model would be written to stdout, which is closed", "onnxopt optimize model.onnx OUT")
+        if destination == "-" and sys.stdout.isatty():
+            raise UsageError("a model would be written to the terminal", "onnxopt optimize model.onnx - > out.onnx")
+        yield given, made
+        if destination == "-" and made.exists():
+            _write_stdout(made)
 
 
 def _read_stdin(given: Path) -> None:

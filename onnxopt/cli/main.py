@@ -140,20 +140,22 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> NoReturn:
     """Run the command in the arguments, and exit."""
+    code = 0
     try:
         _run()
     except SystemExit as e:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
                 stream.flush()
-        _leave(e.code if isinstance(e.code, int) else 0)
+        code = e.code if isinstance(e.code, int) else 0
     except (MemoryError, SystemError):  # before anything ran, or in the middle of saying that there is none
         os.write(2, _SPENT)
-        _leave(2)
+        code = 2
     except KeyboardInterrupt:  # again, or while an error was told
         os.write(2, _INTERRUPTED)
-        _leave(130)
-    _leave(0)
+        code = 130
+    # Objects are not freed one by one, and threads not waited for: one of OpenBLAS that is refused memory never ends.
+    os._exit(code)
 
 
 def _run() -> None:
@@ -174,23 +176,21 @@ def _run() -> None:
             del reserve
         sys.stdout.flush()
         sys.stderr.flush()
-    except click.exceptions.Abort as e:  # which click makes of it
-        _interrupted(e.__cause__)
-    except KeyboardInterrupt as e:
-        _interrupted(e)
+    except (click.exceptions.Abort, KeyboardInterrupt) as e:  # click makes the first of the second
+        where = noted(e.__cause__ or e)
+        _fail(f"interrupted {where}".rstrip(), "no file is half-written", 130)
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
     except click.ClickException as e:
         _misused(e)
     except OnnxOptError as e:
-        if e.__cause__ is not None and os.environ.get("ONNXOPT_DEBUG"):
-            _say_trace()
+        if e.__cause__ is not None:
+            _debug()
         _fail(e.message, e.hint, e.exit_code, told=e.told)
     except BrokenPipeError:
         _unread()
     except Exception as e:
-        if os.environ.get("ONNXOPT_DEBUG"):
-            _say_trace()
+        _debug()
         _fail(*_unexpected(e))
 
 
@@ -219,10 +219,6 @@ def _unexpected(e: Exception) -> tuple[str, str, int]:
         return f"a package cannot be imported: {in_a_line(e)}", hint, 2
     message = f"internal error: {type(e).__name__}: {in_a_line(e)}"
     return message, "please report it; ONNXOPT_DEBUG=1 shows where", 4
-
-
-def _interrupted(interruption: BaseException | None) -> None:
-    _fail(f"interrupted {noted(interruption)}".rstrip(), "no file is half-written", 130)
 
 
 class _Interruption:
@@ -287,14 +283,6 @@ def _is_nowhere() -> bool:
     except FileNotFoundError:
         return True
     return False
-
-
-def _leave(code: int) -> NoReturn:
-    """Exit without freeing objects one by one, and without waiting for threads.
-
-    An OpenBLAS thread that is refused memory never ends.
-    """
-    os._exit(code)
 
 
 def _unread() -> NoReturn:
@@ -369,8 +357,10 @@ def _no_option(name: str, context: click.Context, usage: str) -> str:
     return theirs or nearest(name, known, usage)
 
 
-def _say_trace() -> None:
-    import traceback
+def _debug() -> None:
+    """Print the traceback on request."""
+    if os.environ.get("ONNXOPT_DEBUG"):
+        import traceback
 
-    for text in traceback.format_exc().splitlines():
-        say(text, err=True)
+        for text in traceback.format_exc().splitlines():
+            say(text, err=True)

@@ -10,23 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from onnxopt.cli import options
 from onnxopt.cli.command import HeadedCommand, heading
 from onnxopt.cli.files import refuse_missing_folder, refuse_models, refuse_unwritable
-from onnxopt.cli.options import (
-    external_option,
-    format_option,
-    is_given,
-    library_option,
-    make_options,
-    memory_option,
-    pipeline_options,
-    refuse_ignored,
-    rename_option,
-    requested_changes,
-    seed_option,
-    timeout_option,
-    tolerance_options,
-)
 from onnxopt.cli.run import WATCHES, Single, Watch, instrument_options
 from onnxopt.cli.say import Telling
 from onnxopt.cli.values import NewFile, input_option, known_values, names_option, verify_dim_option
@@ -76,7 +62,7 @@ _MAIN = (  # described by --help
 )
 @click.option("--fail-if", multiple=True, metavar="CONDITION", help="A budget: exit with 1 if 'nodes_after > 500'.")
 @click.option("--junit", type=NewFile(), metavar="FILE", help="Write the outcomes as JUnit's XML.")
-@format_option("text", "json")
+@options.format_option("text", "json")
 @heading("Result")
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
 @names_option(
@@ -88,10 +74,10 @@ _MAIN = (  # described by --help
     complete=known_values,
     help="Of IN OUT: end at these values, and drop all other outputs of the model.",
 )
-@external_option
+@options.external_option
 @click.option("--name-nodes", is_flag=True, help="Name nodes without a name: Conv_12.")
-@rename_option("Call an input, an output or a symbolic dim of the result otherwise.")
-@pipeline_options
+@options.rename_option("Call an input, an output or a symbolic dim of the result otherwise.")
+@options.pipeline_options
 @heading("Verification")
 @click.option(
     "--strict",
@@ -108,11 +94,11 @@ _MAIN = (  # described by --help
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @input_option("Verify with this input.")
 @verify_dim_option
-@tolerance_options
-@library_option
-@seed_option
-@timeout_option("verification")
-@memory_option
+@options.tolerance_options
+@options.library_option
+@options.seed_option
+@options.timeout_option("verification")
+@options.memory_option
 @heading("Instruments and reproducers")
 @click.option("--max-rewrites", type=click.IntRange(0), help="Stop after this number of rewrites.")
 @click.option(
@@ -156,7 +142,7 @@ def optimize(models: tuple[str, ...], **asked: Any) -> None:
     from onnxopt.verification import VerifyOptions
 
     _refuse_contradictions(asked)
-    refuse_ignored(asked)
+    options.refuse_ignored(asked)
     models = tuple("-" if model in ("/dev/stdin", "/dev/stdout") else model for model in models)
     besides = (asked["report_file"], asked["junit"], asked["journal"])
     refuse_unwritable(besides)
@@ -164,7 +150,7 @@ def optimize(models: tuple[str, ...], **asked: Any) -> None:
     plain = _is_plain(models, asked)
     verify_options = None
     if not asked["no_verify"]:
-        given = {name: asked[name] for name in _JUDGED} | requested_changes(asked)
+        given = {name: asked[name] for name in _JUDGED} | options.requested_changes(asked)
         sizes = {"memory": asked["verify_memory"], "limit": asked["memory"], "dims": asked["verify_dims"]}
         verify_options = VerifyOptions(**given, **sizes)
     report, budgets = None if plain else asked["report_file"], _budgets(asked["fail_if"])
@@ -194,7 +180,7 @@ def _run_many(
     if len(pairs) > 1 and (many := [name for name in WATCHES if asked[name]]):
         raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
     given = {name: asked[name] for name in _OF_A_JOB} | {
-        "options": make_options(asked),
+        "options": options.make_options(asked),
         "verify_options": verify_options,
         "cache": asked["cache_dir"] or "",
         "reproducer": str(asked["reproducer"] or ""),
@@ -238,7 +224,7 @@ def _refuse_unclear(models: tuple[str, ...], asked: dict[str, Any]) -> None:
         raise _where_to(models[0])
     if len(models) == 2:
         refuse_missing_folder(models[1], "name the file to write, or --out-dir DIR")
-        if asked["jobs"] > 1 and is_given("jobs"):
+        if asked["jobs"] > 1 and options.is_given("jobs"):
             message = f"is {models[1]} the result of {models[0]}, or a second model?"
             raise UsageError(message, "--out-dir DIR, or no --jobs")
 
@@ -259,33 +245,19 @@ def _run_single(single: Single, source: str, destination: str) -> int:
 
 def _refuse_contradictions(asked: dict[str, Any]) -> None:
     page, unverified, suffix = asked["report_file"], asked["no_verify"], asked["backup"]
-    without_reproducer = asked["reproducer"] is None and is_given("zero_weights")
-    tolerances = any(asked[name] is not None for name in ("rtol", "atol"))
+    is_page = page is not None and page.suffix.lower() in (".html", ".htm")
+    given = asked["inputs"] or asked["verify_dims"] or asked["rtol"] is not None or asked["atol"] is not None
+    unused = asked["zero_weights"] and asked["reproducer"] is None and options.is_given("zero_weights")
     one = "leave one of them out"
+    nothing_runs = f"nothing is run then: {one}"
     for contradiction, message, hint in (
-        (
-            page is not None and page.suffix.lower() in (".html", ".htm"),
-            f"--report writes JSON, no page as {page} is called",
-            f"onnxopt report IN OUT -o {page}",
-        ),
-        (
-            unverified and (asked["inputs"] or asked["verify_dims"] or tolerances),
-            "--no-verify contradicts --input, --verify-dim, --rtol and --atol",
-            one,
-        ),
-        (
-            unverified and asked["custom_op_libraries"],
-            "--no-verify contradicts --custom-op-library",
-            "nothing is run then: leave one of them out",
-        ),
+        (is_page, f"--report writes JSON, no page as {page} is called", f"onnxopt report IN OUT -o {page}"),
+        (unverified and given, "--no-verify contradicts --input, --verify-dim, --rtol and --atol", one),
+        (unverified and asked["custom_op_libraries"], "--no-verify contradicts --custom-op-library", nothing_runs),
         (unverified and asked["strict"], "--strict contradicts --no-verify", one),
         (asked["strict"] and asked["allow_unverified"], "--strict contradicts --allow-unverified", one),
         (suffix and not asked["in_place"], "--backup is for --in-place", "without it the original stays where it is"),
-        (
-            asked["zero_weights"] and without_reproducer,
-            "--zero-weights is for --reproducer",
-            "--reproducer DIR keeps what repeats a failure",
-        ),
+        (unused, "--zero-weights is for --reproducer", "--reproducer DIR keeps what repeats a failure"),
         (os.path.basename(suffix) != suffix, f"--backup {suffix!r} is not a suffix", "for example --backup .orig"),
     ):
         if contradiction:

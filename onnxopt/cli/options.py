@@ -285,7 +285,7 @@ def requested_changes(given: dict[str, Any]) -> dict[str, Any]:
 
 def settings_of(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `pipeline_options`, and those about a result, as keywords of the Python API."""
-    from onnxopt.api.settings import OfAResult
+    from onnxopt.api.settings import OF_A_RESULT
     from onnxopt.pipeline.sequence import literal
 
     config = {key: literal(text) for key, text in given["config"].items()}
@@ -293,7 +293,7 @@ def settings_of(given: dict[str, Any]) -> dict[str, Any]:
     named["dims"] = {name: size for name, size in given["dims"].items() if size is not None}
     if given["keep_dynamic"]:
         named |= {"dims": {}, "shapes": {}}
-    return {name: named[name] for name in OfAResult.__annotations__ if name in named}
+    return {name: named[name] for name in OF_A_RESULT if name in named}
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:

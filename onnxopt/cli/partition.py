@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.outlining import Outline, Part
     from onnxopt.pipeline.partition import Partition
     from onnxopt.verification import VerifyOptions
-    from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.job import Step
 
 
@@ -92,7 +91,6 @@ def partition(
     from onnxopt.pipeline.outlining import outline, split
     from onnxopt.pipeline.partition import CapabilityPartitioner, OperatorSupport
     from onnxopt.verification import VerifyOptions
-    from onnxopt.verification.inputs.planning import make_plan
 
     is_run = out_dir is not None or fused is not None
     if custom_op_libraries and not is_run:
@@ -108,16 +106,15 @@ def partition(
         proposed = partitioner.propose()
         _print(outline(model, proposed))
         if is_run:
-            plan = make_plan(model.proto, model.data_of)
             if out_dir is not None:
                 try:
-                    _write_parts(source, plan, split(model, proposed), out_dir, options)
+                    _write_parts(source, split(model, proposed), out_dir, options)
                 except OSError as e:
                     missing = isinstance(e, FileNotFoundError)
                     hint = "create the folder around it first" if missing else "name a folder that can be written"
                     raise unwritable(out_dir, e, hint) from None
             if fused is not None:
-                _write_fused(source, plan, model, proposed, fused, options)
+                _write_fused(source, model, proposed, fused, options)
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
@@ -192,7 +189,7 @@ def _refuse_places(source: Path, parts: Sequence[Part], folder: Path) -> None:
         refuse_overwriting_input(source, folder / name)
 
 
-def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
+def _write_parts(source: Path, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
     """Write and check the parts beside `folder`, and move them into the folder after success."""
     from onnxopt.verification.job import Step
 
@@ -202,14 +199,13 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, 
         for part in parts:
             file = Path(t) / f"{part.name}.onnx"
             file.write_bytes(_encoded(part.proto, part.name))
-            optional = tuple(i.name for i in part.proto.graph.input if i.name not in part.inputs)
-            steps.append(Step(file, part.inputs, part.outputs, optional))
+            steps.append(Step(file, tuple(i.name for i in part.proto.graph.input), part.outputs))
             about = {"name": part.name, "file": file.name, "supported": part.supported}
             names = {"inputs": list(part.inputs), "outputs": list(part.outputs)}
             entries.append(about | {"operators": sorted({node.op for node in part.nodes})} | names)
         index = Path(t) / _INDEX
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
-        _check(source, plan, steps, "the parts, run in order,", options)
+        _check(source, steps, "the parts, run in order,", options)
         folder.mkdir(exist_ok=True)
         old = _listed(folder / _INDEX) - {s.file.name for s in steps}
         for file in [*(s.file for s in steps), index]:
@@ -239,7 +235,7 @@ def _encoded(proto: ModelProto, name: str) -> bytes:
 
 
 def _write_fused(
-    source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path, options: VerifyOptions
+    source: Path, model: Model, proposed: Sequence[Partition], destination: Path, options: VerifyOptions
 ) -> None:
     from onnxopt.io import Staged
     from onnxopt.pipeline.outlining import fuse_partition
@@ -254,20 +250,21 @@ def _write_fused(
             say(f"part {p.id} stays as it is: {e.message}")
     with Staged(destination) as staged:
         staged.write(model)
-        required = tuple(i.name for i in plan.inputs)
-        outputs = tuple(v.name for v in model.graph.outputs)
-        step = Step(staged.path, required, outputs, tuple(plan.overridable))
-        _check(source, plan, [step], "the fused model", options)
+        inputs = tuple(i.name for i in model.proto.graph.input)
+        step = Step(staged.path, inputs, tuple(v.name for v in model.graph.outputs))
+        _check(source, [step], "the fused model", options)
         staged.commit()
     say(f"wrote {destination}: {counted(count, 'function call')}, {counted(len(model.graph), 'node')}")
 
 
-def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, options: VerifyOptions) -> None:
-    from onnxopt.verification import DIFFERENT, UNVERIFIED
-    from onnxopt.verification.comparison import verify_composition
+def _check(source: Path, steps: Sequence[Step], what: str, options: VerifyOptions) -> None:
+    from onnxopt.verification import DIFFERENT, UNVERIFIED, Verifier
     from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 
-    verdict = verify_composition(source, plan, steps, options)
+    with Verifier(source, options, labels=("the original", "the composition"), steps=steps) as verifier:
+        verifier.prepare()
+        verifier.submit(steps[-1].file)
+        verdict = verifier.finish()
     if verdict.status == DIFFERENT:
         raise VerificationError(
             f"{what} differ{'s' * ('model' in what)} from the original: {verdict.message}",

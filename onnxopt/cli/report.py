@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from onnxopt.cli.command import ProjectCommand
-from onnxopt.cli.options import library_option, pipeline_options, settings_of
+from onnxopt.cli.options import is_given, library_option, pipeline_options, settings_of
 from onnxopt.cli.say import say
 from onnxopt.cli.values import NewFile
 from onnxopt.errors import UsageError
@@ -90,9 +89,8 @@ def tell_page(page: Page, output: Path, err: bool = False) -> None:
 
 def _refuse_options(names: Set[str], why: str, hint: str) -> None:
     """Raises UsageError for the first of these parameters given on the command line."""
-    ctx = click.get_current_context()
-    for p in ctx.command.params:
-        if p.name in names and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE:
+    for p in click.get_current_context().command.params:
+        if p.name in names and is_given(p.name):
             raise UsageError(why.format(p.opts[-1]), hint)
 
 

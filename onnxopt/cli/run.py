@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from onnxopt.cli.values import NewFile, known_passes, names_option
 from onnxopt.errors import OnnxOptError
 
 if TYPE_CHECKING:
-    from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
+    from onnxopt.optimizer import DifferentResult, Report
     from onnxopt.pipeline import Instrument
     from onnxopt.verification import Verifier, VerifyOptions
 
@@ -67,7 +66,8 @@ class Watch:
         self._file: Path | None = given["journal"]
         if not any(given[k] for k in WATCHES):
             return
-        from onnxopt.pipeline import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
+        from onnxopt.pipeline.instruments import CheckEach, DumpModels, PrintIR, Timing, VerifyEach
+        from onnxopt.pipeline.journal import Journal
 
         if given["print_ir_after"] or given["print_ir_before"]:
             self.instruments.append(PrintIR(given["print_ir_after"], given["print_ir_before"]))
@@ -115,19 +115,28 @@ class Single:
 
         `called`: the user's names of source and destination. Raises the errors of `optimize_file`.
         """
-        called = called or (str(source), str(destination))
+        telling, called = self.telling, called or (str(source), str(destination))
+        report: Report | None = None
+        failure: OnnxOptError | None = None
         try:
-            return self._run(source, destination, called)
+            report, failure = self._optimize(source, destination, called)
         except OnnxOptError as e:
-            if self.telling.wanted and not hasattr(e, "report"):  # not reported yet
-                from onnxopt.cli.batch import finish_single
+            failure = e
+        code = 3 if report is not None and report.rolled_back else 0
+        if telling.wanted:
+            from onnxopt.cli.batch import finish_single
 
-                finish_single(self.telling, called, None, e)
-            e.told = True
-            raise
+            code = finish_single(telling, called, report, failure, code)
+        if failure is not None:
+            failure.told = True
+            raise failure
+        return code
 
-    def _run(self, source: Path, destination: Path, called: tuple[str, str]) -> int:
-        telling, asked = self.telling, self.asked
+    def _optimize(
+        self, source: Path, destination: Path, called: tuple[str, str]
+    ) -> tuple[Report, DifferentResult | None]:
+        """Returns the report, also for a different result, after printing it and all that instruments recorded."""
+        asked, telling = self.asked, self.telling
         verifier = self._started(source)
         # Here, not in nested imports: calls are slower at the end of a chunk of Python's stack.
         import onnx  # noqa: F401
@@ -135,23 +144,45 @@ class Single:
         options = make_options(asked)
         watch = Watch(source, asked, self.verify_options)
         recorded = self._recorders()
-        instruments = [*watch.instruments, *recorded.values()]
-        report, failure = self._optimize(source, destination, called, options, verifier, instruments)
+        from onnxopt.api.settings import run
+        from onnxopt.optimizer import DifferentResult
+        from onnxopt.reporting.progress import Progress
+
+        failure = None
+        with Progress(enabled=not telling.quiet, steps=True) as progress:
+            try:
+                report = run(
+                    source,
+                    destination,
+                    options,
+                    called=called,
+                    inputs=asked["begin"],
+                    outputs=asked["end"],
+                    cut=say_cut,
+                    verify_options=self.verify_options,
+                    verifier=verifier,
+                    progress=progress.phase,
+                    instruments=[*watch.instruments, *recorded.values()],
+                    began=click.get_current_context().obj,
+                    **{name: asked[name] for name in ("strict", "allow_unverified", "reproducer", "zero_weights")},
+                )
+            except DifferentResult as e:
+                report, failure = e.report, e
         if (counts := recorded.pop("stats", None)) is not None:
-            report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
-        if report.stats is not None and (asked["begin"] or asked["end"]):
-            from onnxopt.api.analyses import stats
+            report.stats = counts.to_dict(*called, report.bytes_after)
+            if asked["begin"] or asked["end"]:
+                from onnxopt.api.analyses import stats
 
-            report.stats["before"] = stats(source).to_dict()
-        self._tell(report, recorded, watch, options)
-        code = 3 if report.rolled_back else 0
-        if telling.wanted:
-            from onnxopt.cli.batch import finish_single
-
-            code = finish_single(telling, (report.source, report.destination), report, failure, code)
-        if failure is not None:
-            raise failure
-        return code
+                report.stats["before"] = stats(source).to_dict()
+        if asked["report_file"] is not None:
+            parts = {name: instrument.to_list() for name, instrument in recorded.items()}
+            write_bytes(asked["report_file"], json_text(report.to_dict() | parts).encode())
+        if not telling.quiet and telling.form == "text":
+            _print(report.to_dict(), telling)
+        watch.report()
+        for line in report.remarks(options, asked["plugins"]):
+            say(line, err=True)
+        return report, failure
 
     def _recorders(self) -> dict[str, Any]:
         """Returns the instruments whose records become parts of the report, by key."""
@@ -167,18 +198,6 @@ class Single:
             found["stats"] = Counts()
         return found
 
-    def _tell(self, report: Report, recorded: dict[str, Any], watch: Watch, options: OptimizeOptions) -> None:
-        """Write the report file, and print the report, the records of the instruments, and the remarks."""
-        report_file: Path | None = self.asked["report_file"]
-        if report_file is not None:
-            parts = {name: instrument.to_list() for name, instrument in recorded.items()}
-            write_bytes(report_file, json_text(report.to_dict() | parts).encode())
-        if not self.telling.quiet and self.telling.form == "text":
-            _print(report.to_dict(), self.telling)
-        watch.report()
-        for line in report.remarks(options, self.asked["plugins"]):
-            say(line, err=True)
-
     def _started(self, source: Path) -> Verifier | None:
         """Returns a verifier that imports in parallel, if the whole model is verified."""
         asked = self.asked
@@ -190,42 +209,6 @@ class Single:
         verifier = Verifier(source, self.verify_options)
         verifier.start()
         return verifier
-
-    def _optimize(
-        self,
-        source: Path,
-        destination: Path,
-        called: tuple[str, str],
-        options: OptimizeOptions,
-        verifier: Verifier | None,
-        instruments: Sequence[Instrument],
-    ) -> tuple[Report, DifferentResult | None]:
-        """Returns the report, also for a different result."""
-        from onnxopt.api.settings import run
-        from onnxopt.optimizer import DifferentResult
-        from onnxopt.reporting.progress import Progress
-
-        asked = self.asked
-        with Progress(enabled=not self.telling.quiet, steps=True) as progress:
-            try:
-                report = run(
-                    source,
-                    destination,
-                    options,
-                    called=called,
-                    inputs=asked["begin"],
-                    outputs=asked["end"],
-                    cut=say_cut,
-                    verify_options=self.verify_options,
-                    verifier=verifier,
-                    progress=progress.phase,
-                    instruments=instruments,
-                    began=click.get_current_context().obj,
-                    **{name: asked[name] for name in ("strict", "allow_unverified", "reproducer", "zero_weights")},
-                )
-            except DifferentResult as e:
-                return e.report, e
-        return report, None
 
 
 def _print(report: dict[str, Any], telling: Telling) -> None:

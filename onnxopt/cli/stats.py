@@ -74,26 +74,29 @@ def tell_counts(
     if form == "json":
         records = [model.to_dict() for model in found]
         say_all(json_text(records[0] if b is None else dict(zip(("before", "after"), records))))
-        return
+    else:
+        _tell_text(found, form)
+
+
+def _tell_text(found: list[ModelStats], form: str) -> None:
+    """Print the contents of one model, or the changes from the first to the second, for a reader."""
     from onnxopt.plaintext import cleaned
     from onnxopt.reporting import stats_text
 
     models: list[ModelStats] = cleaned(found)
+    # Figures of a comparison that are bounds: their difference may be no change.
+    bounds = {} if len(models) == 1 else dict(zip(("before", "after"), map("; ".join, map(stats_text.bounds, models))))
+    notes = [f"{label}: {text}" for label, text in bounds.items() if text]
     if form == "csv":
         say_all(stats_text.csv(*models))
-        return
-    notes = []  # figures of a comparison that are bounds: their difference may be no change
-    for label, model in zip(("before", "after"), models if len(models) > 1 else ()):
-        if bounds := "; ".join(stats_text.bounds(model)):
-            notes.append(f"{label}: {bounds}")
-    if form == "markdown":
+    elif form == "markdown":
         say_all("\n".join([stats_text.markdown(*models), *(f"\n{n}" for n in notes)]))
-        return
-    from onnxopt.reporting import stats_table
-    from onnxopt.reporting.terminal import Text, show
+    else:
+        from onnxopt.reporting import stats_table
+        from onnxopt.reporting.terminal import Text, show
 
-    table = stats_table.diff(*models) if len(models) > 1 else stats_table.one(*models)
-    show(table, *(Text(note, "dim") for note in notes))
+        table = stats_table.one(*models) if len(models) == 1 else stats_table.diff(*models)
+        show(table, *(Text(note, "dim") for note in notes))
 
 
 _MARKS: Final = {ord(c): f"&#{ord(c)};" for c in "`[]"}  # of Markdown, which would begin code or a link

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from onnx import GraphProto
+
+    from onnxopt.pipeline import Pass
 
     V = TypeVar("V")
 
@@ -76,24 +78,20 @@ class NewFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-def _is_size(text: str) -> bool:
-    """Returns whether the text is a number within the range of a dim; Python refuses very long numbers."""
-    return text.strip().isdecimal() and len(text.strip()) < 19
-
-
-def _by_name(form: str, read: Callable[[str], tuple[str, V] | None]) -> Callable[..., dict[str, V]]:
+def _by_name(form: str, pattern: str, read: Callable[[str], V]) -> Callable[..., dict[str, V]]:
     """Returns the callback of a repeatable option for values by name.
 
-    `form`: the expected text. `read`: (name, value) in a text; None, or an empty name, for another form. A name has a
-    single value: UsageError for a second one.
+    `form`: the expected text. `pattern`: of a text, with groups for name and value. `read`: the value in its group. A
+    name has a single value: UsageError for a second one.
     """
 
     def parse(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, V]:
         given: dict[str, V] = {}
         for text in value:
-            name, found = read(text) or ("", None)
-            if not name or found is None:
+            parts = re.fullmatch(pattern, text, re.DOTALL)
+            if parts is None:
                 raise click.BadParameter(f"{text!r} is not {form}")
+            name, found = parts[1], read(parts[2])
             if given.setdefault(name, found) != found:
                 what = f"{param.opts[0]} gives {name!r} two values: {given[name]} and {found}"
                 raise UsageError(what, "give it once")
@@ -102,38 +100,18 @@ def _by_name(form: str, read: Callable[[str], tuple[str, V] | None]) -> Callable
     return parse
 
 
-def _read_text(text: str) -> tuple[str, str] | None:
-    name, found, value = text.partition("=")
-    return (name, value) if found else None
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
-def _read_size(text: str) -> tuple[str, int] | None:
-    name, _, size = text.rpartition("=")
-    return (name, int(size)) if _is_size(size) else None
-
-
-def _read_shape(text: str) -> tuple[str, tuple[int, ...]] | None:
-    name, _, sizes = text.rpartition(":")
-    return (name, tuple(map(int, sizes.split(",")))) if all(map(_is_size, sizes.split(","))) else None
-
-
-def _read_symbol(text: str) -> tuple[str, str] | None:
-    place, _, name = text.rpartition("=")
-    whose, _, axis = place.rpartition(":")
-    return (place, name) if name and whose and _is_size(axis) else None
-
-
-def _read_new_name(text: str) -> tuple[str, str] | None:
-    old, _, new = text.partition("=")
-    return (old, new) if new and "=" not in new else None
-
-
-parse_config = _by_name("KEY=VALUE", _read_text)
-parse_dims = _by_name("NAME=SIZE", _read_size)
-parse_shapes = _by_name("INPUT:1,128", _read_shape)
-parse_free = _by_name("INPUT:AXIS=NAME", _read_symbol)
-parse_names = _by_name("OLD=NEW", _read_new_name)
-_parse_files = _by_name("NAME=FILE.npy", _read_text)
+_SIZE: Final = r"\s*\d{1,18}\s*"  # within the range of a dim
+_TEXT: Final = "([^=]+)=(.*)"
+parse_config = _by_name("KEY=VALUE", _TEXT, str)
+parse_dims = _by_name("NAME=SIZE", f"(.+)=({_SIZE})", int)
+parse_shapes = _by_name("INPUT:1,128", f"(.+):({_SIZE}(?:,{_SIZE})*)", _shape)
+parse_free = _by_name("INPUT:AXIS=NAME", f"(.+:{_SIZE})=([^=]+)", str)
+parse_names = _by_name("OLD=NEW", "([^=]+)=([^=]+)", str)
+_parse_files = _by_name("NAME=FILE.npy", _TEXT, str)
 
 
 def parse_dims_or_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int | None]:
@@ -165,37 +143,40 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return tuple(name for name in names if name)
 
 
-def known_passes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completion: names of passes with this beginning, after names already given with commas."""
+def _completing(known: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """Returns the completion of `known` names with some beginning, after names already given with commas."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return _completed(known(), incomplete)
+
+    return complete
+
+
+def _passes() -> Mapping[str, type[Pass]]:
     import onnxopt.passes  # noqa: F401 - registers them
     from onnxopt.pipeline import all_passes
 
-    return _completed(all_passes(), incomplete)
+    return all_passes()
 
 
-def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completion: names of passes and rules."""
-    import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import all_passes
-
-    passes = all_passes()
-    rules = [rule.name for cls in passes.values() for rule in cls.rules]
-    return _completed((*passes, *rules), incomplete)
+def _rules() -> Iterable[str]:
+    return (*_passes(), *(rule.name for cls in _passes().values() for rule in cls.rules))
 
 
-def known_targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completion: names of targets."""
+def _targets() -> Iterable[str]:
     import onnxopt.passes  # noqa: F401 - registers them
     from onnxopt.pipeline import all_targets
 
-    return _completed(all_targets(), incomplete)
+    return all_targets()
 
 
-def known_cases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completion: cases of `verify`, and groups of cases."""
+def _cases() -> Iterable[str]:
     from onnxopt.verification.inputs.cases import GROUPS, RECIPES
 
-    return _completed((*RECIPES, *GROUPS), incomplete)
+    return (*RECIPES, *GROUPS)
+
+
+known_passes, known_rules, known_targets, known_cases = map(_completing, (_passes, _rules, _targets, _cases))
 
 
 def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -9,22 +9,8 @@ from typing import Any
 
 import click
 
-from onnxopt.cli.files import blaming_files, json_text
-from onnxopt.cli.options import (
-    dim_option,
-    format_option,
-    keep_option,
-    library_option,
-    limit_option,
-    load_plugins,
-    memory_option,
-    plugin_option,
-    provider_option,
-    rename_option,
-    seed_option,
-    timeout_option,
-    tolerance_options,
-)
+from onnxopt.cli import options
+from onnxopt.cli.files import json_text
 from onnxopt.cli.say import say, say_all
 from onnxopt.cli.values import known_cases, names_option
 from onnxopt.errors import UsageError, nearest_file
@@ -57,29 +43,29 @@ from onnxopt.errors import UsageError, nearest_file
     help="Run on this data: a folder of .npy files named as the inputs, an .npz file, onnx's test data "
     "(input_0.pb, …, or a folder of test_data_set_0, …); NAME=FILE.npy gives one input its value in every case.",
 )
-@tolerance_options
-@dim_option("Give a dynamic dim its size. [default: several sizes, one after the other]", "--verify-dim")
+@options.tolerance_options
+@options.dim_option("Give a dynamic dim its size. [default: several sizes, one after the other]", "--verify-dim")
 @click.option("--pieces", is_flag=True, help="Look inside, piece by piece, even where the outputs agree.")
-@memory_option
-@limit_option
-@provider_option
-@library_option
-@plugin_option
-@seed_option
-@timeout_option("each load and each run")
+@options.memory_option
+@options.limit_option
+@options.provider_option
+@options.library_option
+@options.plugin_option
+@options.seed_option
+@options.timeout_option("each load and each run")
 @click.option(
     "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may have values in this type that are float32 in A."
 )
 @click.option("--int32", is_flag=True, help="Inputs and outputs of B may be int32 that are int64 in A.")
-@rename_option("B calls an input, an output or a symbolic dim of A otherwise.")
+@options.rename_option("B calls an input, an output or a symbolic dim of A otherwise.")
 @click.option("--strip-qdq", is_flag=True, help="Remove pairs of QuantizeLinear and DequantizeLinear from A.")
-@keep_option
+@options.keep_option
 @click.option("--strict", is_flag=True, help="Treat inconclusive results and rounding noise as failures.")
-@format_option("table", "json")
+@options.format_option("table", "json")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 @click.option("-v", "--verbose", count=True, help="Show all nodes and rewrites at the places of differences.")
 def verify(
-    a: Path, b: Path, inputs: tuple[str, ...], strict: bool, form: str, quiet: bool, verbose: int, **options: Any
+    a: Path, b: Path, inputs: tuple[str, ...], strict: bool, form: str, quiet: bool, verbose: int, **given: Any
 ) -> None:
     """Compare the results of models A and B, output by output, with onnxruntime's optimizations off.
 
@@ -92,18 +78,19 @@ def verify(
 
     A crash or hang of onnxruntime in A or B is reported as a result.
     """
+    from onnxopt.io import blaming
     from onnxopt.reporting.progress import Progress
     from onnxopt.verification import INCONCLUSIVE, WITHIN_NOISE, VerifyOptions
-    from onnxopt.verification.comparison import compare_files
+    from onnxopt.verification.two_files import compare_files
 
-    load_plugins(options.pop("plugins"))
-    given, datasets = _split(inputs)
-    options["cases"] = options["cases"] or (None if inputs else ("all",))
-    options |= {"dtype": options["dtype"] or "", "limit": options["memory"], "memory": options.pop("verify_memory")}
-    verify_options = VerifyOptions(inputs=given, datasets=datasets, **options)
-    if options["keep"] and not options["strip_qdq"]:
+    options.load_plugins(given.pop("plugins"))
+    files, datasets = _split(inputs)
+    given["cases"] = given["cases"] or (None if inputs else ("all",))
+    given |= {"dtype": given["dtype"] or "", "limit": given["memory"], "memory": given.pop("verify_memory")}
+    verify_options = VerifyOptions(inputs=files, datasets=datasets, **given)
+    if given["keep"] and not given["strip_qdq"]:
         raise UsageError("--keep is for --strip-qdq", "without it all quantizers stay")
-    with Progress(enabled=not quiet) as progress, blaming_files(a, b):
+    with Progress(enabled=not quiet) as progress, blaming(a), blaming(b):
         progress.phase("comparing")
         found = compare_files(a, b, verify_options)
     if form == "json":

@@ -20,7 +20,8 @@ from onnxopt.plaintext import counted
 if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.graph.node import Node
-    from onnxopt.pipeline import Journal, Pass, PipelineReport
+    from onnxopt.pipeline import Pass, PipelineReport
+    from onnxopt.pipeline.journal import Journal
     from onnxopt.rewriting import Rule
     from onnxopt.rewriting.diagnose import Diagnosis
 
@@ -44,7 +45,7 @@ def why(model: Path, name: str, node: str | None, **given: Any) -> None:
     """
     from onnxopt.io import blaming
     from onnxopt.optimizer import optimize_model
-    from onnxopt.pipeline import Journal
+    from onnxopt.pipeline.journal import Journal
     from onnxopt.pipeline.registry import pass_or_rule
 
     refuse_swapped(model, name, "why")

@@ -255,33 +255,29 @@ def _named(block: Block) -> Block:
 
 @dataclass
 class SharedBlocks:
-    """Blocks of two graphs."""
+    """Blocks of one or two graphs."""
 
     blocks: list[tuple[Block, int]]  # (block, index of its parent or -1), parents first
-    inside: tuple[list[int], list[int]]  # by graph: block of each node
+    inside: list[list[int]]  # by graph: block of each node
 
 
-def share_blocks(before: GraphRecord, after: GraphRecord, found: Counterparts) -> SharedBlocks:
-    """Return the blocks of both graphs. Counterparts and merged nodes share a block."""
-    links: tuple[dict[int, int], dict[int, int]] = (dict(found.pair), {j: i for i, j in found.pair.items()})
-    for i, targets in found.merged.items():
-        links[0].setdefault(i, targets[0])
-        for j in targets:
-            links[1].setdefault(j, i)
-    graphs, base = (before, after), int(len(after.nodes) > len(before.nodes))
-    other = 1 - base
-    known, inside = own_blocks(graphs[base])
-    inherited = _spread(known, _inherited(graphs[other], links[other], inside))
-    return SharedBlocks(known, (inherited, inside) if base else (inside, inherited))
-
-
-def own_blocks(graph: GraphRecord) -> tuple[list[tuple[Block, int]], list[int]]:
-    """Return (blocks as in `SharedBlocks`, block of each node) of a graph."""
-    known: list[tuple[Block, int]] = [(blocks(graph), -1)]
+def share_blocks(graphs: Sequence[GraphRecord], found: Counterparts) -> SharedBlocks:
+    """Return the blocks of a graph, or of two graphs. Counterparts and merged nodes share a block."""
+    base = max(range(len(graphs)), key=lambda side: len(graphs[side].nodes))
+    known: list[tuple[Block, int]] = [(blocks(graphs[base]), -1)]
     for at, (block, _) in enumerate(known):
         known.extend((item, at) for item in block.items if isinstance(item, Block))
     own = {i: at for at, (block, _) in enumerate(known) for i in block.items if not isinstance(i, Block)}
-    return known, [own[i] for i in range(len(graph.nodes))]
+    inside = [[own[i] for i in range(len(graphs[base].nodes))]]
+    if len(graphs) > 1:
+        links: tuple[dict[int, int], dict[int, int]] = (dict(found.pair), {j: i for i, j in found.pair.items()})
+        for i, targets in found.merged.items():
+            links[0].setdefault(i, targets[0])
+            for j in targets:
+                links[1].setdefault(j, i)
+        inherited = _inherited(graphs[1 - base], links[1 - base], inside[0])
+        inside.insert(1 - base, _spread(known, inherited))
+    return SharedBlocks(known, inside)
 
 
 def _inherited(graph: GraphRecord, links: Mapping[int, int], inside: list[int]) -> list[int]:

@@ -1,10 +1,10 @@
-"""Records for the report: of a single model, and of two compared models."""
+"""The data of a page: a single model, or two compared models."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -12,9 +12,8 @@ from onnx import ModelProto
 
 from onnxopt.analysis.stats import ModelStats, model_stats
 from onnxopt.analysis.types import infer
-from onnxopt.comparison.blocks import SharedBlocks, own_blocks, share_blocks
 from onnxopt.comparison.counterparts import Counterparts, Fate, Marks, match
-from onnxopt.comparison.drawing import Side, drawing
+from onnxopt.comparison.drawing import drawing
 from onnxopt.comparison.history import History
 from onnxopt.comparison.records import LARGE, GraphRecord, elements, graph_record, is_elsewhere, same_constant
 from onnxopt.errors import refused, told
@@ -83,48 +82,42 @@ def _bytes(value: Value) -> int:
     return tensor_bytes(*value.constant_type())
 
 
-def _data(failures: Failures, stats: Sequence[ModelStats]) -> dict[str, Any]:
-    """Return the data of a page, still without run and graphs."""
-    empty: dict[str, Any] = {
-        "history": None,
-        "notes": [],
-        "examples": {},
-        "verification": None,
-        "places": [],
-        "left_out": [],
-    }
-    return {"failures": failures, "stats": [s.to_dict() for s in stats], **empty}
-
-
-# -- two models -----------------------------------------------------------------------------------------------------
+# -- the page -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Comparison:
-    """Two models, the fate of each node, and the run that made the second, if known."""
+    """A model, or two models with the fate of each node and the run that made the second, if known."""
 
-    before: GraphRecord
-    after: GraphRecord
-    stats: tuple[ModelStats, ModelStats]
-    counterparts: Counterparts
-    history: History | None
-    doubts: list[str]  # reasons to doubt that the run belongs to both files
+    graphs: list[GraphRecord]
+    stats: list[ModelStats]
+    counterparts: Counterparts  # of a single model: each node is kept
+    properties: list[tuple[str, str]]  # of a single model: producer, description, metadata
+    history: History | None = None
+    doubts: list[str] = field(default_factory=list)  # reasons to doubt that the run belongs to both files
 
     def to_dict(self, verdict: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the page's data: nodes by index, everything else by value.
 
-        verdict: shown on the page. Contains the run's history, or without a run the differing weights.
+        verdict: shown on the page. Contains the run's history, or without a run the (differing) weights.
         """
         history, failures = self.history, Failures()
-        data = _data(failures, self.stats) | {
-            "counts": self.counterparts.counts(),
-            "notes": self.doubts,
+        data: dict[str, Any] = {
+            "failures": failures,
+            "stats": [s.to_dict() for s in self.stats],
+            "properties": self.properties,
+            "counts": self.counterparts.counts() if len(self.graphs) > 1 else {},
             "verification": verdict,
+            "notes": self.doubts,
+            "history": None,
+            "examples": {},
+            "places": [],
+            "left_out": [],
         }
         if history is None:
-            data["weights"] = failures.attempt("Weights", lambda: weights([self.before, self.after]), None)
+            data["weights"] = failures.attempt("Weights", lambda: weights(self.graphs), None)
         else:
-            marks, nowhere = Marks(self.before, self.after, history), [None] * len(history.report["rolled_back"])
+            marks, nowhere = Marks(self.graphs, history), [None] * len(history.report["rolled_back"])
             data |= {
                 "history": {"report": history.report, "timeline": history.timeline, "repeated": history.repeated},
                 "notes": self.doubts + self._gaps(history),
@@ -132,16 +125,7 @@ class Comparison:
                 "places": failures.attempt("Places", lambda: marks.places(verdict), []),
                 "left_out": failures.attempt("Summary", marks.left_out, nowhere),
             }
-        return failures.attempt("Graphs", lambda: self._drawn(data), data)
-
-    def _drawn(self, data: dict[str, Any]) -> dict[str, Any]:
-        found = self.counterparts
-        shared = share_blocks(self.before, self.after, found)
-        sides = (
-            Side(self.before, found.before, shared.inside[0], found.rewrites_before),
-            Side(self.after, found.after, shared.inside[1], found.rewrites_after),
-        )
-        return drawing(data, shared, sides, found)
+        return failures.attempt("Graphs", lambda: drawing(data, self.graphs, self.counterparts), data)
 
     def _gaps(self, history: History) -> list[str]:
         changed = self.stats[0].nodes != self.stats[1].nodes
@@ -158,28 +142,31 @@ class Comparison:
         }
         found: dict[str, tuple[int, int]] = {}
         # A node in both is shown in the result.
-        for side, graph in enumerate((self.after, self.before)) if wanted else ():
+        for side, graph in reversed([*enumerate(self.graphs)]) if wanted else ():
             for i, node in enumerate(graph.nodes):
                 if (text := node.text) in wanted:
-                    found.setdefault(text, (1 - side, i))
+                    found.setdefault(text, (side, i))
         return found
 
 
-def compare_files(before: str | Path, after: str | Path, history: History | None = None) -> Comparison:
-    """Compare two files, with or without a run. Raises ModelError for an unreadable file."""
-    original, result = load(before, stored=True), load(after, stored=True)
-    stats = model_stats(original), model_stats(result)
+def compare_files(before: str | Path, after: str | Path | None = None, history: History | None = None) -> Comparison:
+    """Compare two files, with or without a run, or view a single file. Raises ModelError for an unreadable file."""
+    paths = [Path(path) for path in (before, after) if path is not None]
+    models = [load(path, stored=True) for path in paths]
+    stats = [model_stats(model) for model in models]
     if max(s.nodes for s in stats) <= LARGE:
-        infer(original)
-        infer(result)
-    a, b = graph_record(original), graph_record(result)
-    doubts = _doubts(history, b, stats, Path(before), Path(after)) if history is not None else []
-    return Comparison(a, b, stats, match(a, b, history.journal if history is not None else None), history, doubts)
+        for model in models:
+            infer(model)
+    graphs = [graph_record(model) for model in models]
+    if after is None:
+        unchanged = Counterparts([Fate.KEPT] * len(graphs[0].nodes))
+        return Comparison(graphs, stats, unchanged, _properties(models[0].proto))
+    doubts = _doubts(history, graphs[1], stats, paths) if history is not None else []
+    found = match(graphs[0], graphs[1], history.journal if history is not None else None)
+    return Comparison(graphs, stats, found, [], history, doubts)
 
 
-def _doubts(
-    history: History, after: GraphRecord, stats: tuple[ModelStats, ModelStats], source: Path, result: Path
-) -> list[str]:
+def _doubts(history: History, after: GraphRecord, stats: Sequence[ModelStats], paths: Sequence[Path]) -> list[str]:
     """Return reasons to doubt that the run belongs to both files."""
     if history.repeated:
         assert history.result is not None
@@ -187,59 +174,22 @@ def _doubts(
             return []
         made = history.result[0]
         return [
-            f"{result.name} is not what this run makes: {stats[1].nodes:,} nodes there, {made:,} made here. Passes, "
+            f"{paths[1].name} is not what this run makes: {stats[1].nodes:,} nodes there, {made:,} made here. Passes, "
             "timeline and declined reasons are of the run. Give the options it was made with, or --from its report."
         ]
     report, doubts = history.report, []
-    for path, key, nodes, counted in (
-        (source, "before", "nodes_before", stats[0].nodes),
-        (result, "after", "nodes_after", stats[1].nodes),
-    ):
-        size, recorded = path.stat().st_size, report[f"bytes_{key}"]
-        if (recorded, report["pipeline"][nodes]) != (size, counted):
+    for path, key, counted in zip(paths, ("before", "after"), stats):
+        nodes, recorded, size = report["pipeline"][f"nodes_{key}"], report[f"bytes_{key}"], path.stat().st_size
+        if (recorded, nodes) != (size, counted.nodes):
             doubts.append(
-                f"The report is of another file than {path.name}: {report['pipeline'][nodes]:,} nodes and "
-                f"{recorded:,} bytes in the report, {counted:,} nodes and {size:,} bytes in the file."
+                f"The report is of another file than {path.name}: {nodes:,} nodes and "
+                f"{recorded:,} bytes in the report, {counted.nodes:,} nodes and {size:,} bytes in the file."
             )
     return doubts
 
 
-# -- a single model -------------------------------------------------------------------------------------------------
-
 _PROPERTIES: Final = 40
 _LENGTH: Final = 300  # characters of a property
-
-
-@dataclass
-class View:
-    """A model's graph, counts and properties."""
-
-    graph: GraphRecord
-    stats: ModelStats
-    properties: list[tuple[str, str]]  # producer, description, metadata
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the page's data, as `Comparison.to_dict()` for a single model without a run."""
-        failures = Failures()
-        data = _data(failures, [self.stats]) | {
-            "properties": self.properties,
-            "weights": failures.attempt("Weights", lambda: weights([self.graph]), None),
-        }
-        return failures.attempt("Graphs", lambda: self._drawn(data), data)
-
-    def _drawn(self, data: dict[str, Any]) -> dict[str, Any]:
-        known, inside = own_blocks(self.graph)
-        side = Side(self.graph, [Fate.KEPT] * len(self.graph.nodes), inside, {})
-        return drawing(data, SharedBlocks(known, (inside, [])), [side], None)
-
-
-def view_file(path: str | Path) -> View:
-    """Return the view of a file. Raises ModelError for an unreadable file."""
-    model = load(path, stored=True)
-    stats = model_stats(model)
-    if stats.nodes <= LARGE:
-        infer(model)
-    return View(graph_record(model), stats, _properties(model.proto))
 
 
 def _properties(proto: ModelProto) -> list[tuple[str, str]]:

@@ -35,16 +35,8 @@ class Fate(StrEnum):
     NEW = "new"
 
 
-@dataclass(frozen=True)
-class Rewrite:
-    """A journal entry: the rule of a pass."""
-
-    number: int
-    pass_name: str
-    rule: str
-
-    def __str__(self) -> str:
-        return f"{self.pass_name}/{self.rule}" if self.rule else self.pass_name
+ScopedName = tuple[str, str]  # (path of a scope, name or text)
+_Origins = dict[ScopedName, tuple[list[int], Entry | None]]  # by node: (original nodes in it, rewrite that made it)
 
 
 @dataclass
@@ -56,8 +48,8 @@ class Counterparts:
     pair: dict[int, int] = field(default_factory=dict)  # {node of the original: node of the result}
     # {node of the original: nodes of the result it is part of}.
     merged: dict[int, list[int]] = field(default_factory=dict)
-    rewrites_before: dict[int, Rewrite] = field(default_factory=dict)  # rewrites that removed a node
-    rewrites_after: dict[int, Rewrite] = field(default_factory=dict)  # rewrites that made a node
+    rewrites_before: dict[int, Entry] = field(default_factory=dict)  # rewrites that removed a node
+    rewrites_after: dict[int, Entry] = field(default_factory=dict)  # rewrites that made a node
 
     def counts(self) -> dict[str, int]:
         """Return the number of nodes by fate, counterparts once."""
@@ -75,11 +67,11 @@ def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] | No
     back: dict[int, int] = {}
     for key in _keys(before):
         _pair(before, after, found.pair, back, *key)
-    origins = _Origins(before, journal)
+    taken, origins = _origins(before, journal)
     _by_origin(before, after, origins, found, back)
     _by_values(before, after, found)
     found.merged = {i: targets for i, targets in sorted(found.merged.items()) if i not in found.pair}
-    found.rewrites_before = {i: r for i, r in origins.taken.items() if i not in found.pair}
+    found.rewrites_before = {i: r for i, r in taken.items() if i not in found.pair}
     found.before = [*_fates(before, after, found, is_run)]
     found.after = [found.before[back[j]] if j in back else Fate.NEW for j in range(len(after.nodes))]
     return found
@@ -89,10 +81,11 @@ def _by_origin(
     before: GraphRecord, after: GraphRecord, origins: _Origins, found: Counterparts, back: dict[int, int]
 ) -> None:
     """Pair each node with its only source of the same operator, and merge all further sources into the node."""
-    for j, node in enumerate(after.nodes):
-        sources, rewrite = origins.of(after, node)
-        if rewrite is not None:
-            found.rewrites_after[j] = rewrite
+    for j, node in enumerate(after.nodes if origins else ()):
+        sources, rewrite = origins.get((after.scopes[node.scope].path, node.text), ([], None))
+        if rewrite is None:
+            continue
+        found.rewrites_after[j] = rewrite
         same = [i for i in sources if i not in found.pair and before.nodes[i].op == node.op]
         if j not in back and len(same) == 1:
             found.pair[same[0]], back[j] = j, same[0]
@@ -163,33 +156,18 @@ def _results(graph: GraphRecord, node: NodeRecord) -> list[tuple[str, str]]:
 # -- by journal ------------------------------------------------------------------------------------------
 
 
-class _Origins:
-    """Tracks through the journal which original nodes each made node comes from."""
-
-    def __init__(self, before: GraphRecord, journal: Sequence[Entry]) -> None:
-        self.taken: dict[int, Rewrite] = {}
-        self._live: dict[tuple[str, str], list[int]] = {}
-        self._made: dict[tuple[str, str], Rewrite] = {}
-        for i, node in enumerate(before.nodes if journal else ()):
-            self._live[before.scopes[node.scope].path, node.text] = [i]
-        for e in journal:
-            self._follow(e.scope, e.removed, e.made, Rewrite(e.number, e.pass_name, e.rule))
-
-    def _follow(self, scope: str, removed: Sequence[str], made: Sequence[str], rewrite: Rewrite) -> None:
-        sources = [i for text in removed for i in self._live.pop((scope, text), ())]
-        self.taken.update(dict.fromkeys(sources, rewrite))
-        one_to_one = rewrite.rule or len(made) == 1  # else an entry contains unrelated changes
-        for text in made:
-            self._live[scope, text] = list(dict.fromkeys(sources)) if one_to_one else []
-            self._made[scope, text] = rewrite
-
-    def of(self, after: GraphRecord, node: NodeRecord) -> tuple[list[int], Rewrite | None]:
-        """Return (original nodes contained in a node of the result, rewrite that made it or None)."""
-        if not self._made:
-            return [], None
-        key = after.scopes[node.scope].path, node.text
-        rewrite = self._made.get(key)
-        return (self._live.get(key, []), rewrite) if rewrite is not None else ([], None)
+def _origins(before: GraphRecord, journal: Sequence[Entry]) -> tuple[dict[int, Entry], _Origins]:
+    """Return ({removed original node: its rewrite}, origins of the nodes that are left)."""
+    taken: dict[int, Entry] = {}
+    live: _Origins = {}
+    for i, node in enumerate(before.nodes if journal else ()):
+        live[before.scopes[node.scope].path, node.text] = [i], None
+    for e in journal:
+        sources = dict.fromkeys(i for text in e.removed for i in live.pop((e.scope, text), ([], None))[0])
+        taken |= dict.fromkeys(sources, e)
+        one_to_one = e.rule or len(e.made) == 1  # else an entry contains unrelated changes
+        live |= {(e.scope, text): ([*sources] if one_to_one else [], e) for text in e.made}
+    return taken, live
 
 
 # -- same or changed -------------------------------------------------------------------------------------
@@ -218,15 +196,14 @@ def _same_value(x: Value, y: Value, is_run: bool) -> bool:
     return same_constant(x, y)
 
 
-ScopedName = tuple[str, str]  # (path of a scope, name)
 Spot = tuple[int, int]  # (graph: 0 original, 1 result; index)
 
 
 class Marks:
     """Lookup of nodes by output and by text, within a scope."""
 
-    def __init__(self, before: GraphRecord, after: GraphRecord, history: History) -> None:
-        self._graphs = before, after
+    def __init__(self, graphs: Sequence[GraphRecord], history: History) -> None:
+        self._graphs = graphs
         self._history = history
 
     @cached_property
@@ -273,8 +250,7 @@ class Marks:
         entry = self._entries.get(line.partition(" ")[0])
         if entry is None:
             return None
-        rule = f"/{entry.rule}" if entry.rule else ""
-        if not line.startswith(f"{entry.number} {entry.pass_name}{rule}: {entry.scope}: "):
+        if not line.startswith(f"{entry.number} {entry.name}: {entry.scope}: "):
             return None
         for i, texts in ((1, entry.made), (0, entry.removed)):
             for text in texts:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from onnx import GraphProto
 
-from onnxopt.comparison.blocks import SharedBlocks
-from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite
+from onnxopt.comparison.blocks import share_blocks
+from onnxopt.comparison.counterparts import Counterparts, Fate
 from onnxopt.comparison.records import ABSENT, LARGE, GraphRecord, elements
 from onnxopt.graph.text import shape_text, type_text
 from onnxopt.graph.value import Value
@@ -32,10 +32,10 @@ class Side:
     graph: GraphRecord
     fates: list[Fate]
     inside: list[int]
-    rewrites: dict[int, Rewrite]
+    rewrites: dict[int, str]
 
 
-def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | None) -> dict[str, Any]:
+def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts) -> dict[str, Any]:
     """Return `data` of `Comparison.to_dict()` with boxes in place of nodes, and all node indices replaced."""
     around = [b["parent"] for b in data["blocks"]]
     closed = _closed(around, sides)
@@ -52,7 +52,7 @@ def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | No
             "rewrites": [spot(found) for found in place["rewrites"]],
         }
 
-    pairs, merged = _between(boxes, of, found) if found is not None else ([], [])
+    pairs, merged = _between(boxes, of, found) if len(sides) > 1 else ([], [])
     return data | {
         "notes": [*data["notes"], NOTE],
         "blocks": blocks,
@@ -211,20 +211,19 @@ def _readers(graph: GraphRecord, inside: list[int], makers: dict[int, int | None
 _NAMES: Final = 2_000_000  # characters of all names, up to which every node is drawn
 
 
-def drawing(
-    data: dict[str, Any], shared: SharedBlocks, sides: Sequence[Side], found: Counterparts | None
-) -> dict[str, Any]:
+def drawing(data: dict[str, Any], graphs: Sequence[GraphRecord], found: Counterparts) -> dict[str, Any]:
     """Return `data` with the graph of a model, or two graphs and their correspondence."""
-    blocks = [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in shared.blocks]
-    data |= {"blocks": blocks}
-    graphs = [side.graph for side in sides]
+    shared = share_blocks(graphs, found)
+    rewrites = [{i: e.name for i, e in made.items()} for made in (found.rewrites_before, found.rewrites_after)]
+    sides = [Side(*of_a_graph) for of_a_graph in zip(graphs, (found.before, found.after), shared.inside, rewrites)]
+    data |= {"blocks": [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in shared.blocks]}
     names = sum(sum(len(n.name) for n in g.nodes) + sum(len(v.name) for v in g.values) for g in graphs)
     if max(len(g.nodes) for g in graphs) > LARGE or names > _NAMES:
         return coarse(data, sides, found)
     return data | {
         "graphs": [_graph(side) for side in sides],
-        "pairs": sorted(found.pair.items()) if found is not None else [],
-        "merged": [*found.merged.items()] if found is not None else [],
+        "pairs": sorted(found.pair.items()),
+        "merged": [*found.merged.items()],
     }
 
 
@@ -236,7 +235,7 @@ def _graph(side: Side) -> dict[str, Any]:
         "values": [[v.name, type_text(v)] + ([held] if held is not None else []) for v, held in constants],
         "scopes": [asdict(s) for s in graph.scopes],
         "nodes": [
-            [n.op, n.name, n.scope, n.inputs, n.outputs, n.attributes, fate.value, place, str(side.rewrites.get(i, ""))]
+            [n.op, n.name, n.scope, n.inputs, n.outputs, n.attributes, fate.value, place, side.rewrites.get(i, "")]
             for i, (n, fate, place) in enumerate(zip(graph.nodes, side.fates, side.inside, strict=True))
         ],
     }

@@ -26,6 +26,7 @@ _CONSTANT_ATTRIBUTES: Final = {
 _NEW_VALUES: Final = {  # of attributes, by the opset that brought the values
     ("Pad", 19): ("mode", ("wrap",)),
     ("Resize", 19): ("coordinate_transformation_mode", ("half_pixel_symmetric",)),
+    ("RoiAlign", 16): ("coordinate_transformation_mode", ("half_pixel",)),  # a new attribute
     ("ScatterElements", 18): ("reduction", ("max", "min")),
     ("ScatterND", 18): ("reduction", ("max", "min")),
 }
@@ -33,11 +34,13 @@ _NEW_VALUES: Final = {  # of attributes, by the opset that brought the values
 
 @before(19, "Pad", "Resize")
 @before(18, "ScatterElements", "ScatterND")
-def _new_value(call: Call) -> None:
+@before(16, "RoiAlign")
+def _new_value(call: Call) -> list[NodeProto] | None:
     """f(x, mode) = f(x, mode), but for the new modes."""
     name, values = _NEW_VALUES[call.node.op_type, call.since]
     if call.attr(name) in values:
         raise Unsayable(f"`{name}` cannot be {call.attr(name)} before opset {call.since}")
+    return call.rewritten(without=[name]) if call.node.op_type == "RoiAlign" else None
 
 
 @before(13, "Squeeze", "Unsqueeze")
@@ -107,15 +110,6 @@ def _inference(call: Call) -> list[NodeProto]:
     if call.output(1):
         call.op("ConstantOfShape", call.op("Shape", call.input(0)), value=np.array([True]), name=call.made[1])
     return [*call.op.nodes, dropout]
-
-
-@before(16, "RoiAlign")
-def _shifted_later(call: Call) -> list[NodeProto]:
-    """RoiAlign(x; output_half_pixel) = RoiAlign(x)."""
-    mode = call.attr("coordinate_transformation_mode")
-    if mode != "output_half_pixel":
-        raise Unsayable(f"`coordinate_transformation_mode` cannot be {mode} before opset {call.since}")
-    return call.rewritten(without=["coordinate_transformation_mode"])
 
 
 @before(20, "GridSample")

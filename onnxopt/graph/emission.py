@@ -64,11 +64,7 @@ def make_call(
             proto.attribute.extend(kept)
     proto.op_type, proto.domain = op_type, domain
     proto.attribute.extend(given)
-    objection = _objection(op, opset, defined, inputs, len(outputs), given if same else proto.attribute, known=same)
-    if objection and not (defined is None and graph.model.has_function(op)):
-        raise refusal(graph, place, objection, op, opset)
-    if defined is not None:
-        _check_types(graph, op, opset, inputs, outputs, proto, place)
+    check_call(graph, proto, inputs, outputs, place, opset, given if same else proto.attribute, known=same)
     return proto
 
 
@@ -89,36 +85,32 @@ def admit(graph: Graph, node: Node) -> None:
 
 def check_call(
     graph: Graph,
-    op: str,
     proto: NodeProto,
     inputs: Sequence[Value | None],
     outputs: Sequence[Value | None],
     place: object,
+    opset: int = -1,
+    attributes: Sequence[AttributeProto] = (),
+    *,
+    known: bool = True,
 ) -> None:
-    """Raise EmissionError if an existing call may not have these inputs and outputs."""
-    opset = graph.opset_of(op)
-    objection = _objection(op, opset, signature(op, opset), inputs, len(outputs), (), known=True)
+    """Raise EmissionError if a call may not have these inputs, outputs and new `attributes`, and MistypedError for
+    element types that the schema does not allow. Sets the element types of `outputs`.
+
+    `opset`: in force in `graph` by default. `known`: a node of this operator existed before.
+    """
+    op = qualified(proto.op_type, proto.domain)
+    opset = graph.opset_of(op) if opset < 0 else opset
+    defined = signature(op, opset)
+    known = known or (defined is None and graph.model.has_function(op))
+    objection = _objection(op, opset, defined, inputs, len(outputs), attributes, known=known)
     if objection:
         raise refusal(graph, place, objection, op, opset)
-    _check_types(graph, op, opset, inputs, outputs, proto, place)
-
-
-def _check_types(
-    graph: Graph,
-    op: str,
-    opset: int,
-    inputs: Sequence[Value | None],
-    outputs: Sequence[Value | None],
-    proto: NodeProto,
-    place: object,
-) -> None:
-    """Raise MistypedError for element types not allowed by the schema; set the element types of `outputs`."""
-    known = formals(op, opset)
-    if known is None:
+    if (types := formals(op, opset)) is None:
         return
     bound: dict[str, int] = {}
     kinds = [v.known_dtype if v is not None else 0 for v in inputs]
-    objection = _bind_types(known[0], kinds, bound) or _set_types(known[1], outputs, bound, proto)
+    objection = _bind_types(types[0], kinds, bound) or _set_types(types[1], outputs, bound, proto)
     if objection:
         raise refusal(graph, place, objection, op, opset, kind=MistypedError)
 

@@ -157,20 +157,17 @@ class Graph(Scope):
                     self.model.gone[v] = f"{node!r} was removed"
         if node.bodies:
             for body in node.bodies.values():
-                body._release()
+                body.release()
             self.owners.pop(node, None)
         model = self.model
         self._take_out(node)
         node.graph = None
         self.size -= 1
         del self.by_op[node._op][node]
-        model.marked.pop(node, None)
-        model.axes.pop(node, None)
         self.nodes_changed = True
         self._drop_uses(node.inputs, node)
         model.version += 1
-        if model.watch is not None:
-            model.watch(node)
+        model.forget(node)
         node.inputs, node.outputs, node._places = [], [], None
 
     def move_after(self, node: Node, place: Node) -> None:
@@ -180,17 +177,16 @@ class Graph(Scope):
         self.nodes_changed = True
         self.model.version += 1
 
-    def _release(self) -> None:
-        """Drop every use of outer values by this scope, whose owner is being removed."""
+    def release(self) -> None:
+        """Drop the nodes of a function or body that is removed, and their uses of outer values."""
         for node in list(self):
             for body in node.bodies.values():
-                body._release()
+                body.release()
             for v in node.inputs:
                 if v is not None and node in v.users:
                     self.drop_use(v, node)
             node.graph = None  # the node was removed with its owner
-            self.model.marked.pop(node, None)
-            self.model.axes.pop(node, None)
+            self.model.forget(node)
         for v in self.outputs:
             v.output_count -= 1
 

@@ -14,7 +14,7 @@ from onnxopt.plaintext import counted
 from onnxopt.proto.messages import Array, is_external, qualified, tensor_to_array
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, ModelProto, TensorProto
+    from onnx import FunctionProto, ModelProto, TensorProto, TypeProto
 
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
@@ -83,7 +83,7 @@ class Model:
     """The index over a ModelProto. Unknown parts stay in the proto, untouched.
 
     `version` counts mutations: unchanged after a pass that did nothing. `learnt` counts improvements of types and
-    shapes. `watch`, if set, is called with every marked and every removed node. `read_external` decodes tensors stored
+    shapes. `watchers` are called with every marked and every removed node. `read_external` decodes tensors stored
     in external files. In `debug` mode the use of a removed value raises InvariantError.
     """
 
@@ -106,7 +106,7 @@ class Model:
         self.learnt = 0
         # (version, operators of all scopes at this version)
         self._operators: tuple[int, frozenset[str]] = (-1, frozenset())
-        self.watch: Callable[[Node], None] | None = None
+        self.watchers: list[Callable[[Node], object]] = []
         self.read_external: Decoder | None = None
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.ir_version = int(proto.ir_version)
@@ -133,7 +133,7 @@ class Model:
         self.inferred_clock = -1
         # whether inference left some dim without a name from the file and without a number, or some rank unknown
         self.is_vague = False
-        self.is_swept = False  # whether a sweep learnt the shapes of all values once: see analysis/loading.py
+        self.containers: dict[Value, TypeProto] = {}  # types of values other than tensors, known so far
 
     @property
     def name(self) -> str:
@@ -159,8 +159,15 @@ class Model:
         self.clock += 1
         self.marked.pop(node, None)
         self.marked[node] = self.clock
-        if self.watch is not None:
-            self.watch(node)
+        for watch in self.watchers:
+            watch(node)
+
+    def forget(self, node: Node) -> None:
+        """Drop what is known of a removed node, and report the node."""
+        self.marked.pop(node, None)
+        self.axes.pop(node, None)
+        for watch in self.watchers:
+            watch(node)
 
     def marked_since(self, clock: int) -> list[Node]:
         """Return the nodes marked after `clock`, the latest first."""
@@ -260,7 +267,7 @@ class Model:
         protos.sort(key=lambda f: function_label(f.domain, f.name, f.overload) in labels)
         del protos[len(self.functions) - len(labels) :]
         for label in labels:
-            del self.functions[label]
+            self.functions.pop(label).release()
             self.version += 1
         self.analyses.pop(_PURE, None)
 
@@ -278,7 +285,7 @@ class Model:
 
     def may_lack(self, node: Node, index: int) -> bool:
         """Whether the operator's schema makes this output optional."""
-        demanded = node.scope.results_of(node.op)
+        demanded = node.scope.signature(node.op)
         return demanded is not None and index in demanded.optional
 
     def check_use(self, value: Value | None, scope: Graph, reader: str) -> None:

@@ -77,10 +77,7 @@ def _check_text(model: Model) -> None:
 
 
 def _has_value(constant: NodeProto) -> bool:
-    for a in constant.attribute[:]:
-        if HELD.get(a.name) == a.type or a.ref_attr_name:
-            return True
-    return False
+    return any(HELD.get(a.name) == a.type or a.ref_attr_name for a in constant.attribute[:])
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:
@@ -237,9 +234,9 @@ class _Reader:
         if len(set(graph.outputs)) < len(graph.outputs):
             self.model.repeated.update(v for v in graph.outputs if graph.outputs.count(v) > 1)
         for op, nodes in graph.by_op.items():
-            demanded = graph.results_of(op)
-            if demanded is not None and demanded.least > 1:
-                self.model.lacking.update(n for n in nodes if demanded.missing(n.outputs))
+            demanded = graph.signature(op)
+            if demanded is not None and demanded.outputs[0] > 1:
+                self.model.lacking.update(n for n in nodes if demanded.lacks(n.outputs))
         self.scopes.pop()
 
     def read_nodes(self, graph: Graph, protos: Sequence[NodeProto]) -> None:

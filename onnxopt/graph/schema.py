@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,7 +10,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxopt.errors import DomainError, UsageError
-from onnxopt.operators import ONE_RESULT, RANDOM
+from onnxopt.operators import RANDOM
 from onnxopt.operators.signatures import Formal, Signature, tabled
 from onnxopt.proto.messages import attribute_value, qualified
 
@@ -94,37 +93,6 @@ def _element_type(text: str) -> int:
         return int(onnx.TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper()))
     except ValueError:  # for example a sequence type
         return 0
-
-
-@dataclass(eq=False, repr=False)
-class Results:
-    """The minimum number of outputs of an operator, and the indices of the optional ones."""
-
-    least: int
-    optional: frozenset[int]
-
-    def missing(self, made: Sequence[object]) -> str:
-        """Return why the outputs `made` (false: absent) violate the schema, or an empty string."""
-        if len(made) < self.least:
-            return f"gives {len(made)} results, and has to give {self.least}"
-        for i, result in enumerate(made):
-            if not result and i not in self.optional:
-                return f"lacks its result {i}"
-        return ""
-
-
-_ONE: Final = Results(1, frozenset())
-
-
-@cache
-def results_of(op: str, opset: int) -> Results | None:
-    """Return the required outputs of an operator; None if the standard does not define it."""
-    if op in ONE_RESULT:
-        return _ONE  # the first schema lookup takes longer than optimizing a small model
-    defined = signature(op, opset)
-    if defined is None:
-        return None
-    return Results(defined.outputs[0], frozenset(i for i, p in enumerate(defined.results) if p.mark == "?"))
 
 
 def formals(op: str, opset: int) -> tuple[tuple[Formal, ...], tuple[Formal, ...]] | None:

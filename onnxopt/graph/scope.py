@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import is_known, results_of
+from onnxopt.graph.schema import signature
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import counted
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.model import Model
-    from onnxopt.graph.schema import Results
+    from onnxopt.operators.signatures import Signature
 
 
 class Scope:
@@ -124,9 +124,9 @@ class Scope:
         opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
         return opsets.get(op.rpartition("::")[0], 0)
 
-    def results_of(self, op: str) -> Results | None:
-        """Return the required outputs of an operator; None if the standard does not define it."""
-        return results_of(op, self.opset_of(op))
+    def signature(self, op: str) -> Signature | None:
+        """Return the signature of an operator in the version in force here; None if the standard has none."""
+        return signature(op, self.opset_of(op))
 
     def is_pure(self, node: Node) -> bool:
         """Whether an unread node may be removed: operators outside the standard may have side effects."""
@@ -134,7 +134,7 @@ class Scope:
 
     def knows(self, op: str) -> bool:
         """Whether the standard defines this operator in the version in force here."""
-        return is_known(op, self.opset_of(op))
+        return self.signature(op) is not None
 
     @property
     def holds_initializers(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import InvariantError
-from onnxopt.graph.schema import results_of
+from onnxopt.graph.schema import signature
 from onnxopt.proto.messages import body_graphs, qualified
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ class _Root:
     def missing(self, node: NodeProto, made: Sequence[str]) -> str:
         """Return why the outputs of a node violate its schema; empty for valid nodes and for violations of the file."""
         op = qualified(node.op_type, node.domain)
-        demanded = results_of(op, self.opsets.get(op.rpartition("::")[0], 0))
+        demanded = signature(op, self.opsets.get(op.rpartition("::")[0], 0))
         if demanded is None:
             return ""
-        if demanded.least <= 1:
+        if demanded.outputs[0] <= 1:
             self.single.add(node.op_type)
-        missing = demanded.missing(made)
+        missing = demanded.lacks(made)
         return missing if missing and id(node) not in self.excused.nodes else ""
 
 
@@ -242,8 +242,8 @@ def _check_nodes(scope: Graph) -> None:
         for i, v in enumerate(node.outputs):
             if v is not None and (v.producer is not node or v.index != i or v.graph is not scope):
                 _refuse_index(scope, f"`{v.name}` does not know its producer {node!r}")
-        demanded = scope.results_of(node.op)
-        if demanded is not None and node not in scope.model.lacking and (missing := demanded.missing(node.outputs)):
+        demanded = scope.signature(node.op)
+        if demanded is not None and node not in scope.model.lacking and (missing := demanded.lacks(node.outputs)):
             _refuse_index(scope, f"{node!r} {missing}")
     if count != scope.size or scope.last is not previous or count != sum(map(len, scope.by_op.values())):
         _refuse_index(scope, "the node list and its index differ in length")

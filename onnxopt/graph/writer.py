@@ -12,7 +12,7 @@ from onnxopt.graph.dims import as_written
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import signature, write_opsets
+from onnxopt.graph.schema import write_opsets
 from onnxopt.graph.structure import Excused, check_interface, check_structure
 from onnxopt.graph.value import Value
 from onnxopt.proto.messages import (
@@ -120,15 +120,12 @@ def write_functions(model: Model) -> None:
 def write_names(node: Node) -> None:
     """Bring the names in a node's proto up to date."""
     if node.stale:
-        _set_strings(node.proto.input, ["" if v is None else v.name for v in node.inputs], _least_inputs(node))
+        # Inputs that the operator requires at least are written, if only as empty names: a Loop has two optional ones.
+        defined = node.graph.signature(node.op) if node.graph is not None else None
+        least = defined.inputs[0] if defined is not None else 0
+        _set_strings(node.proto.input, ["" if v is None else v.name for v in node.inputs], least)
         _set_strings(node.proto.output, ["" if v is None else v.name for v in node.outputs])
         node.stale = False
-
-
-def _least_inputs(node: Node) -> int:
-    """Return the minimum number of inputs to write, if only as empty names: a Loop has two optional inputs."""
-    defined = signature(node.op, node.graph.opset(node.domain)) if node.graph is not None else None
-    return defined.inputs[0] if defined is not None else 0
 
 
 def _write_scope(graph: Graph, deferred: dict[int, Array | Stored], at_least: int | None) -> None:

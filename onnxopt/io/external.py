@@ -6,7 +6,6 @@ Bytes are copied between files in the kernel where possible: as reflinks or copi
 from __future__ import annotations
 
 import errno
-import math
 import os
 import stat
 import sys
@@ -16,23 +15,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-import onnx
 from onnx import ModelProto, TensorProto
 
 from onnxopt.errors import ModelError, plain
 from onnxopt.graph.model import Model
-from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import (
     Array,
     all_tensors,
     belongs_inside,
     is_external,
     leads_away,
-    numpy_dtype,
     put_inside,
-    read_only,
     tensor_bytes,
+    tensor_to_array,
 )
 from onnxopt.proto.wire import map_file
 
@@ -159,13 +154,7 @@ class ExternalData:
             )
 
     def decode(self, tensor: TensorProto) -> Array:
-        view = self.bytes_of(tensor)
-        if tensor.data_type in BY_CODE and BY_CODE[tensor.data_type].bits < 8:
-            inline = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(view))
-            return read_only(np.asarray(onnx.numpy_helper.to_array(inline)))
-        dtype = numpy_dtype(tensor.data_type)
-        count = math.prod(tensor.dims)
-        return read_only(np.frombuffer(view, dtype, count).reshape(tuple(tensor.dims)))
+        return tensor_to_array(tensor, self.bytes_of(tensor)[: tensor_bytes(tensor.data_type, tensor.dims)])
 
 
 def data_of(model: Model) -> ExternalData:

@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
@@ -34,6 +33,7 @@ from onnxopt.proto.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key
 
 Range: TypeAlias = "tuple[Hashable, int, int]"  # (file, start, length)
 Buffer: TypeAlias = "bytes | memoryview | Stored"
+Data: TypeAlias = "Array | bytes | Stored"  # of a tensor: in memory, or in a file
 
 INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
 EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
@@ -112,16 +112,14 @@ def _write(piece: Buffer, f: IO[bytes]) -> None:
 
 @dataclass(eq=False, repr=False)
 class _Piece:
-    """Data at `offset` of the data file: bytes in memory, or `length` bytes at `start` of another file.
+    """Data at `offset` of the data file: in memory, or stored in another file.
 
-    The bytes from `begin` to `end` are copied for this piece and all pieces overlapping it; the latter copy none.
+    The bytes of a file from `begin` to `end` are copied for this piece and all pieces overlapping it; the latter copy
+    none.
     """
 
     tensor: TensorProto
-    length: int
-    data: Array | bytes | None = None
-    source: Path | None = None
-    start: int = 0
+    data: Data
     offset: int = 0
     begin: int = 0
     end: int = 0
@@ -140,29 +138,25 @@ class Layout:
     _size: int = 0
     _before: list[tuple[TensorProto, TensorProto, bytes | None]] = field(default_factory=list)
 
-    def add(self, tensor: TensorProto, data: Array | bytes) -> None:
-        """Put bytes in memory into the data file."""
-        size = data.nbytes if isinstance(data, np.ndarray) else len(data)
-        self.pieces.append(_Piece(tensor, size, data))
-
-    def add_from(self, tensor: TensorProto, source: Path, start: int, length: int) -> None:
-        """Put bytes of another file into the data file."""
-        self.pieces.append(_Piece(tensor, length, source=source, start=start))
+    def add(self, tensor: TensorProto, data: Data) -> None:
+        """Put data into the data file."""
+        self.pieces.append(_Piece(tensor, data))
 
     def place(self) -> None:
         """Assign offsets in order. Overlapping ranges of a source file are written once."""
-        known = spans((p.source, p.start, p.length) for p in self.pieces if p.source is not None)
+        known = spans((d.file, d.start, d.length) for d in (p.data for p in self.pieces) if isinstance(d, Stored))
         placed: dict[tuple[Path, int, int], int] = {}
         for piece in self.pieces:
-            if piece.source is None:
-                piece.offset = self._room(piece.length)
+            data = piece.data
+            if not isinstance(data, Stored):
+                piece.offset = self._room(_size(data))
                 continue
-            begin, end = known[piece.source, piece.start, piece.length]
-            at = placed.get((piece.source, begin, end))
+            begin, end = known[data.file, data.start, data.length]
+            at = placed.get((data.file, begin, end))
             if at is None:
-                at = placed[piece.source, begin, end] = self._room(end - begin)
+                at = placed[data.file, begin, end] = self._room(end - begin)
                 piece.begin, piece.end = begin, end
-            piece.offset = at + piece.start - begin
+            piece.offset = at + data.start - begin
 
     def refer(self, tensor: TensorProto, target: Path) -> None:
         """Leave data in place. Raises UsageError outside the model's folder, where readers would not follow."""
@@ -183,36 +177,34 @@ class Layout:
         import hashlib  # loading OpenSSL takes time
 
         found = hashlib.sha256()
-        files = {p.source for p in self.pieces if p.source is not None}
-        read = {file: file.stat() for file in files}
+        read = {file: file.stat() for file in {p.data.file for p in self.pieces if isinstance(p.data, Stored)}}
         hashed = sum(p.end - p.begin for p in self.pieces) <= _HASHED
         for piece in self.pieces:
-            found.update(f"{piece.offset} {piece.length}\n".encode())
-            if piece.data is not None:
-                found.update(_flat(piece.data))
-            elif piece.source is None or piece.begin == piece.end:
-                continue
-            elif hashed:
-                with open(piece.source, "rb", opener=plain) as f:
+            data = piece.data
+            found.update(f"{piece.offset} {_size(data)}\n".encode())
+            if not isinstance(data, Stored):
+                found.update(_flat(data))
+            elif hashed and piece.begin < piece.end:
+                with open(data.file, "rb", opener=plain) as f:
                     f.seek(piece.begin)
                     found.update(f.read(piece.end - piece.begin))
-            else:
-                s = read[piece.source]
-                found.update(f"{piece.start} {s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns}\n".encode())
+            elif piece.begin < piece.end:
+                s = read[data.file]
+                found.update(f"{data.start} {s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns}\n".encode())
         return found.hexdigest()
 
     def write_data(self, file: Path) -> None:
         """Write the data file, with a single source open at a time. Raises OSError."""
         with open(file, "wb") as f:
-            for path, pieces in groupby(self.pieces, attrgetter("source")):
+            for path, pieces in groupby(self.pieces, lambda p: p.data.file if isinstance(p.data, Stored) else None):
                 with nullcontext() if path is None else open(path, "rb", opener=plain) as source:
                     for piece in pieces:
-                        if piece.data is not None:
+                        if not isinstance(piece.data, Stored):
                             f.seek(piece.offset)
                             f.write(_flat(piece.data))
                         elif source is not None and piece.begin < piece.end:
                             f.flush()
-                            at = piece.offset - piece.start + piece.begin
+                            at = piece.offset - piece.data.start + piece.begin
                             copy_range(source.fileno(), piece.begin, piece.end - piece.begin, f.fileno(), at)
             f.truncate(self._size)
 
@@ -244,7 +236,7 @@ class Layout:
             piece.tensor.ClearField("raw_data")
             piece.tensor.data_location = TensorProto.EXTERNAL
             del piece.tensor.external_data[:]
-            for entry, value in (("location", name), ("offset", str(piece.offset)), ("length", str(piece.length))):
+            for entry, value in (("location", name), ("offset", str(piece.offset)), ("length", str(_size(piece.data)))):
                 piece.tensor.external_data.add(key=entry, value=value)
 
     def _restore(self) -> None:
@@ -255,7 +247,7 @@ class Layout:
                 tensor.raw_data = data
         self._before.clear()
 
-    def _keep(self, tensor: TensorProto, data: Array | bytes | None = None) -> None:
+    def _keep(self, tensor: TensorProto, data: Data | None = None) -> None:
         """Keep a tensor for `_restore`. `data`: of the data file; bytes are those of the tensor, and not copied."""
         old = TensorProto(**message_fields(tensor, leave_out=("raw_data",)))
         self._before.append((tensor, old, data if isinstance(data, bytes) else None))
@@ -316,7 +308,7 @@ def _place_external(layout: Layout, tensor: TensorProto, at: int | None, data: E
     if external == REUSE:
         layout.refer(tensor, path)
     elif external != INLINE:
-        layout.add_from(tensor, path, start, length)
+        layout.add(tensor, Stored(path, start, length))
     elif at is None:
         layout.incoming.append((tensor, data.bytes_of(tensor)[:length]))
     else:
@@ -328,16 +320,14 @@ def _place_new(
     layout: Layout, tensor: TensorProto, at: int, data: Array | Stored, outgrown: bool, external: str
 ) -> None:
     """Place the data of initializer `at`: unchanged in the file read, or in memory."""
-    if isinstance(data, Stored) and outgrown:
-        layout.add_from(tensor, data.file, data.start, data.length)
-    elif not isinstance(data, Stored) and (outgrown or external in (AUTO, COPY)):
+    if outgrown or (external in (AUTO, COPY) and not isinstance(data, Stored)):
         layout.add(tensor, data)
     else:
         layout.inside[at] = data
 
 
-def _size(data: Array | Stored) -> int:
-    return len(data) if isinstance(data, Stored) else data.nbytes
+def _size(data: Data) -> int:
+    return data.nbytes if isinstance(data, np.ndarray) else len(data)
 
 
 def _flat(data: Array | bytes) -> memoryview:

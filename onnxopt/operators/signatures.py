@@ -7,7 +7,7 @@ answers for common operators. A test compares each line with the schemas of onnx
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
@@ -62,6 +62,18 @@ class Signature:
     def needed(self) -> tuple[int, ...]:
         """The indices of operands that must be present."""
         return tuple(i for i, p in enumerate(self.operands) if not p.mark)
+
+    @cached_property
+    def optional(self) -> frozenset[int]:
+        """The indices of results that may be absent."""
+        return frozenset(i for i, p in enumerate(self.results) if p.mark == "?")
+
+    def lacks(self, made: Sequence[object]) -> str:
+        """Return which required result is absent (false) in `made`; empty if none is."""
+        if len(made) < self.outputs[0]:
+            return f"gives {len(made)} results, and has to give {self.outputs[0]}"
+        absent = next((i for i, result in enumerate(made) if not result and i not in self.optional), None)
+        return "" if absent is None else f"lacks its result {absent}"
 
     def __str__(self) -> str:
         kind = AttributeProto.AttributeType.Name

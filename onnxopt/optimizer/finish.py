@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnx import FunctionProto, TensorShapeProto, TypeProto
 
@@ -14,13 +14,11 @@ from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.arguments import by_name
 from onnxopt.errors import UsageError, few, nearest
 from onnxopt.graph import Model, Value
+from onnxopt.graph.bindings import values_named
 from onnxopt.graph.dims import as_written, is_invented, rename_dims
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.writer import write_types
 from onnxopt.proto.messages import tensor_type, tensor_type_proto, tensor_value_info
-
-if TYPE_CHECKING:
-    pass
 
 
 def declare_outputs(model: Model) -> None:
@@ -180,12 +178,7 @@ def _interface_dims(model: Model) -> set[str]:
 
 def _value_names(model: Model) -> set[str]:
     """Return the names of all values of the main graph and its bodies; an equal name in a body would hide a value."""
-    found = {*model.hiding.values(), *(s.values.name for s in model.proto.graph.sparse_initializer)}
-    for scope in model.scopes():
-        if not scope.root.is_function:
-            found.update(scope.initializers, (v.name for v in scope.inputs))
-            found.update(v.name for node in scope for v in node.results)
-    return found
+    return set().union(*(values_named(scope) for scope in model.scopes() if not scope.root.is_function))
 
 
 def _dim_names(model: Model) -> set[str]:

@@ -37,10 +37,6 @@ class Form:
     value: int = 0
     operator: str = ""  # operator for which the opset is raised
 
-    def ratio(self, version: str) -> float | None:
-        """Return the geometric mean of the measured ratios; None if not measured."""
-        return ratio_of(self.rows, version)
-
 
 def ratio_of(rows: Sequence[str], version: str) -> float | None:
     """Return the geometric mean of the measured ratios of rows; None if not measured."""
@@ -101,7 +97,7 @@ def chosen_for(version: str, level: int) -> Chosen:
     if level < _FASTEST:
         choices.append(Choice(f"-O{_FASTEST}", f"its passes make the forms, and it promises what -O{level} does"))
     for form in CHOICES:
-        ratio = form.ratio(version)
+        ratio = ratio_of(form.rows, version)
         rows = f"{ratio:.2f} times as long, {', '.join(form.rows)}" if ratio is not None else "it was not measured"
         if ratio is None or ratio > 1 + _SAME:
             rules += form.rules

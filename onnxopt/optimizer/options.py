@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph.dims import specialise
 from onnxopt.io import load
 from onnxopt.passes.levels import converting, pipeline_for
-from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule, parse_pipeline
+from onnxopt.pipeline import Instrument, PassContext, Sequential, is_rule, parse_pipeline
 from onnxopt.pipeline.base import check_level
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.records import Site
@@ -247,7 +247,7 @@ class OptimizeOptions:
 
     def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
         """Return the context of the run. Raises UsageError for unknown names and keys."""
-        required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
+        required = self.extra if self.pipeline is None else tuple(p.name for p in parse_pipeline(self.pipeline).walk())
         if self.dtype:  # at every level
             required = (*required, "convert-dtype", "elim-identity", "dead-code")
         whole = [known_as(name) for name in self.disable if "@" not in name]
@@ -277,9 +277,3 @@ class OptimizeOptions:
         """Return the single matches in `disable`. Raises UsageError for an unknown rule."""
         found = [Site.parse(text) for text in self.disable if "@" in text]
         return [replace(site, name=known_as(site.name)) for site in found]
-
-
-def _names(p: Pass) -> Iterator[str]:
-    yield p.name
-    for child in p.children:
-        yield from _names(child)

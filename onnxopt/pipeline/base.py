@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnxopt.errors import PassError, UsageError, any_of
 from onnxopt.graph import Graph, Model
-from onnxopt.rewriting import Driver, Rule, RuleRecord
+from onnxopt.rewriting import Driver, Rule
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext
@@ -68,10 +68,6 @@ class PassInfo:
             return ""
         what = f"the target is {targets[0]}" if len(targets) == 1 else f"the targets are {' and '.join(targets)}"
         return f"is for {any_of(self.targets)}, {what}"
-
-    def suits(self, model: Model, targets: Sequence[str]) -> bool:
-        """Whether the pass is for some of `targets`, and the model has an operator in `ops`."""
-        return not self.obstacle(model, targets)
 
     def obstacle(self, model: Model, targets: Sequence[str]) -> str:
         """Return why `targets` or the model's operators rule out the pass; empty if they do not."""
@@ -133,6 +129,12 @@ class Pass(_Fixed):
         """The passes of a composite pass; empty for others."""
         return ()
 
+    def walk(self) -> Iterator[Pass]:
+        """Yield the pass, then all passes inside a composite."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
     def __call__(self, model: Model) -> PipelineReport:
         """Run on `model`, in place. Raises PassError and the errors of the model's checks."""
         from onnxopt.pipeline.execute import execute
@@ -145,7 +147,7 @@ class Pass(_Fixed):
 
     def should_run(self, model: Model, ctx: PassContext) -> bool:
         """Whether the model and the context's targets suit the pass. Not called for a pass run directly."""
-        return self.info.suits(model, ctx.targets)
+        return not self.info.obstacle(model, ctx.targets)
 
     def requires(self, model: Model) -> None:
         """Raise if the pass cannot work on the model."""
@@ -217,15 +219,11 @@ class RewritePass(Pass):
     kind: ClassVar[str] = "rewrite"
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        self.apply_rules(model, ctx)
-
-    def apply_rules(self, model: Model, ctx: PassContext) -> dict[str, RuleRecord]:
         rules = [r for r in self.rules if r.name not in ctx.disabled_rule]
         driver = Driver(rules, ctx.fuel, self, ctx.observer, ctx.leaves_out if ctx.excluded else None)
         driver.run(model, ctx.left)
         ctx.looked = model.clock, driver.declined  # later changes by the pass itself count as new for its rules
         ctx.record_rules(rules, driver.records)
-        return driver.records
 
 
 class DebugPass(Pass):

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
-from onnxopt.pipeline.records import PipelineReport, RuleReport, Site, ask, tell
+from onnxopt.pipeline.records import Instrument, PipelineReport, Site, ask, tell
 from onnxopt.pipeline.registry import disabled_requirement
-from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, configured, declare_config, declared
-from onnxopt.rewriting import Fuel, RuleRecord
+from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, declare_config, declared, options_by_key
+from onnxopt.rewriting import Fuel, RuleReport
 from onnxopt.rewriting.driver import Decline
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass, PassInfo
-    from onnxopt.pipeline.records import Instrument
     from onnxopt.rewriting import Match, Rule
 
 
@@ -117,15 +116,17 @@ class PassContext:
         self.rest: list[tuple[Pass, ...]] = []  # for each enclosing composite the passes still to run
         self.requiring: list[str] = []  # passes whose requirements are being run
         self.in_round = False
-        self.watching = [i for i in self.instruments if i.watches_rewrites]
-        self.observer: Observer | None = functools.partial(tell, self.watching, "rewriting") if self.watching else None
 
     def watch(self, instrument: Instrument) -> None:
         """Add an instrument until the end of the run."""
         self.instruments = (*self.instruments, instrument)
-        if instrument.watches_rewrites:
-            self.watching.append(instrument)
-            self.observer = functools.partial(tell, self.watching, "rewriting")
+
+    @property
+    def observer(self) -> Observer | None:
+        """Calls the hook `rewriting` of the instruments that override it; None if none does."""
+        plain = Instrument.rewriting
+        watching = [i for i in self.instruments if getattr(i.rewriting, "__func__", None) is not plain]
+        return functools.partial(tell, watching, "rewriting") if watching else None
 
     # -- the block ---------------------------------------------------------------------------------------
 
@@ -167,7 +168,9 @@ class PassContext:
 
     def configured(self, p: Pass) -> Pass:
         """Return `p` with options from the context's config where `p` has the default."""
-        return configured(p, self.config) if self.config else p
+        options = [(key, f) for key, f in options_by_key(type(p)).items() if key in self.config] if self.config else []
+        changes = {f.name: self.config[key] for key, f in options if getattr(p, f.name) == f.default}
+        return dataclasses.replace(p, **changes) if changes else p
 
     # -- asked by passes ---------------------------------------------------------------------------------
 
@@ -183,19 +186,20 @@ class PassContext:
         """
         return analysis(compute, subject)
 
-    def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None) -> bool:
+    def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None, unless: str = "") -> bool:
         """Take fuel for a rewrite of a pass without rules, and count the rewrite. Returns False without fuel: do
         nothing then.
 
-        `at`: the value or node to rewrite, reported by bisection and usable for exclusion.
+        `at`: the value or node to rewrite, reported by bisection and usable for exclusion. `unless`: the reason to
+        decline the rewrite, or empty.
         """
-        if at is not None and self.excluded and (reason := self.leaves_out(at)):
+        if at is not None and (reason := unless or (self.excluded and self.leaves_out(at))):
             self.decline(what, reason, repr(at.producer or at if isinstance(at, Value) else at))
             return False
         if not self.fuel.take():
             return False
         self.count(what, by)
-        tell(self.watching, "spending", what, at)
+        tell(self.instruments, "spending", what, at)
         return True
 
     def leaves_out(self, at: Value | Node, rule: str = "") -> str:
@@ -227,7 +231,7 @@ class PassContext:
         report = self.rules.setdefault(what, RuleReport())
         report.declined.setdefault(reason, Decline(example)).count += 1
 
-    def record_rules(self, rules: Iterable[Rule], records: Mapping[str, RuleRecord]) -> None:
+    def record_rules(self, rules: Iterable[Rule], records: Mapping[str, RuleReport]) -> None:
         """Add a driver's statistics of these rules to the running pass; declines are those of the last round."""
         for rule in rules:
             if rule.name not in self.rules:

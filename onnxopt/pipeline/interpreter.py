@@ -313,7 +313,7 @@ def _emit_again(m: Match, node: Node, args: Args) -> Result:
     while inputs and inputs[-1] is None:
         inputs.pop()
     if inputs != node.inputs:
-        check_call(m.graph, node.op, node.proto, inputs, [None] * len(node.outputs), node)
+        check_call(m.graph, node.proto, inputs, [None] * len(node.outputs), node)
     if not m.replaces(node):
         if node.bodies:
             raise PassError(f"{node!r} has bodies and cannot be emitted twice", "emit it once, and use its outputs")

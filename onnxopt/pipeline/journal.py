@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxopt.errors import NoFixpointError
 from onnxopt.graph.node import Node
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from onnxopt.rewriting import Match, Rule
 
 
-# -- changes of a pass --------------------------------------------------------------------------------------------
-
-
 class Known(NamedTuple):
     """Snapshot of a node: after removal the node has lost its scope and outputs. Text is made on demand."""
 
@@ -30,72 +27,9 @@ class Known(NamedTuple):
     scope: str
     made: tuple[str, ...]  # names of outputs, empty if absent
 
-    @property
-    def text(self) -> str:
-        return self.node.described(self.made)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(name for name in self.made if name)
-
-
-def known(node: Node, scope: str | None = None) -> Known:
-    """Return the snapshot of a node. `scope`: its path, if already known."""
-    made = tuple(["" if v is None else v.name for v in node.outputs])
-    return Known(node, path(node) if scope is None else scope, made)
-
-
-def all_known(model: Model) -> dict[Node, Known]:
-    return {node: known(node, where) for scope in model.scopes() for where in (scope.path,) for node in scope}
-
-
-def path(node: Node) -> str:
-    return node.graph.path if node.graph is not None else ""
-
-
-class Changes:
-    """Changes of a model since construction; `before`: its nodes."""
-
-    def __init__(self, model: Model, before: dict[Node, Known]) -> None:
-        self._model = model
-        self._before = before
-        self._touched: list[Node] | None = None
-
-    def watch(self) -> None:
-        """Start a step for `step`. Requires that nothing else watches the model."""
-        if self._touched is None and self._model.watch is None:
-            self._before = dict(self._before)
-            self._touched = []
-            self._model.watch = self._touched.append
-
-    def step(self) -> tuple[list[Known], list[Node]]:
-        """Return (removed, made) since `watch`, or since the last step."""
-        if self._touched is None:
-            return [], []
-        touched = list(dict.fromkeys(self._touched))
-        self._touched.clear()
-        gone = _with_bodies(n for n in touched if n.graph is None)
-        removed = [self._before.pop(n) for n in gone if n in self._before]
-        made = [n for n in touched if n.graph is not None and n not in self._before]
-        self._before.update((n, known(n)) for n in made)
-        return removed, made
-
-    def rest(self) -> tuple[list[Known], list[Node]]:
-        """Return (removed, made) not reported by any step."""
-        now = dict.fromkeys(self._model.nodes())
-        return [k for n, k in self._before.items() if n not in now], [n for n in now if n not in self._before]
-
-    def close(self) -> None:
-        if self._touched is not None:
-            self._model.watch = None
-
-
-def _with_bodies(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield removed nodes, and removed nodes of their bodies."""
-    for node in nodes:
-        yield node
-        for body in node.bodies.values():
-            yield from (inner for inner in body.walk() if inner.graph is None)
+    @classmethod
+    def of(cls, node: Node, scope: str) -> Known:
+        return cls(node, scope, tuple(["" if v is None else v.name for v in node.outputs]))
 
 
 # -- the journal --------------------------------------------------------------------------------------------------
@@ -127,135 +61,123 @@ class Entry:
         """The site to exclude from a run; None if only the whole pass can be excluded."""
         return Site(self.rule or self.pass_name, self.value, self.scope) if self.value else None
 
+    @property
+    def name(self) -> str:
+        """The pass, and the rule if known: `conv-bn-folding/fold_conv_bn`."""
+        return f"{self.pass_name}/{self.rule}" if self.rule else self.pass_name
+
     def __str__(self) -> str:
-        rule = f"/{self.rule}" if self.rule else ""
         made = f" by {', '.join(self.made)}" if self.made else ""
         what = (
             f"replaced {', '.join(self.removed)}{made}"
             if self.removed
             else f"changed {self.value or 'something'}{made}"
         )
-        return f"{self.number} {self.pass_name}{rule}: {self.scope}: {what}"
+        return f"{self.number} {self.name}: {self.scope}: {what}"
 
 
 class _Begun(NamedTuple):
-    """A rewrite in progress. `covered`: the nodes of a rule's match."""
+    """A rewrite in progress. `covered`: the nodes of a rule's match. `spent`: whether fuel was taken."""
 
-    scope: str
-    value: str
-    fuel: int
-    match: tuple[str, ...]
-    covered: dict[Node, Known]
+    scope: str = ""
+    value: str = ""
+    fuel: int = 0
+    match: tuple[str, ...] = ()
+    covered: tuple[Node, ...] = ()
+    spent: bool = False
 
 
 class Journal(Instrument):
     """Records `entries` in order. `made_by(value)` is the rewrite that made a value's producer, `history(value)` all
     rewrites leading there, `of(name)` all rewrites of a pass or rule. `matches`: keep the text of each match."""
 
-    watches_rewrites: ClassVar[bool] = True
-
     def __init__(self, *, matches: bool = False) -> None:
         self.entries: list[Entry] = []
         self._matches = matches
         self._pass: Pass | None = None
-        self._begun: _Begun | None = None
-        self._changes: Changes | None = None  # while a pass without rules runs
-        self._nodes: dict[Node, Known] = {}  # of the model at `_version`
-        self._version = -1
+        self._begun = _Begun()
+        self._nodes: dict[Node, Known] = {}  # as they were at the last entry
+        self._touched: list[Node] = []  # since then
 
     # -- writing -----------------------------------------------------------------------------------------
 
     def begin(self, model: Model) -> None:
-        self.entries = []
-        self._version = -1
+        self.entries, self._begun = [], _Begun()
+        self._nodes = {n: Known.of(n, path) for scope in model.scopes() for path in (scope.path,) for n in scope}
+        self._touched = []
+        model.watchers.append(self._touched.append)
 
     def before(self, model: Model, p: Pass) -> None:
-        if p.children:
-            return
-        self._forget()
-        self._pass = p
-        # Rules report their changes; for other passes changes are found by comparison, from rewrite to rewrite if
-        # reported.
-        self._changes = None if p.kind == "rewrite" else Changes(model, self._listed(model))
-
-    def _listed(self, model: Model) -> dict[Node, Known]:
-        if model.version != self._version:
-            self._version, self._nodes = model.version, all_known(model)
-        return self._nodes
+        if not p.children:
+            self._end_step()
+            self._pass = p
 
     def after(self, model: Model, p: Pass) -> None:
-        if p.children or self._changes is None or model.version == self._version:
-            return
-        self._end_step()
-        self._add_by_scope(*self._changes.rest())
-        self._forget()
+        if not p.children:
+            self._end_step()
 
     def end(self, model: Model) -> None:
-        self._forget()
-        self._version, self._nodes = -1, {}
-
-    def _forget(self) -> None:
-        if self._changes is not None:
-            self._changes.close()
-        self._changes = self._begun = None
+        model.watchers.remove(self._touched.append)
+        self._nodes = {}
 
     def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
-        if not done:
-            self._begun = self._begin(m.anchor, {node: known(node) for node, _ in m.bindings.covered})
-            return
-        assert self._begun is not None
-        begun = self._begun._replace(fuel=PassContext.current().fuel.taken)
-        removed = [k for node, k in begun.covered.items() if node.graph is None]
-        self._add(begun, removed, [n for n in m.new_nodes if n.graph is not None], rule.name)
-        self._begun = None
+        if done:
+            self._begun = self._begun._replace(fuel=PassContext.current().fuel.taken, spent=True)
+            self._end_step(rule.name)
+        else:
+            self._begin(m.anchor, tuple(node for node, _ in m.bindings.covered))
 
     def spending(self, what: str, at: Value | Node | None) -> None:
-        self._end_step()
-        if self._changes is not None:
-            self._changes.watch()
-        self._begun = self._begin(at, {})
+        self._begin(at, spent=True)
 
-    def _begin(self, at: Value | Node | None, covered: dict[Node, Known]) -> _Begun:
+    def _begin(self, at: Value | Node | None, covered: tuple[Node, ...] = (), *, spent: bool = False) -> None:
+        self._end_step()
         node = at if at is None or isinstance(at, Node) else at.producer
+        self._refresh(covered)
         nodes = (covered or ([node] if node is not None else [])) if self._matches else []
         site = Site.of("", at)
         scope, value = (site.scope, site.value) if site is not None else ("", "")
         match = tuple(node_text(n) for n in nodes)
-        return _Begun(scope, value, PassContext.current().fuel.taken, match, covered)
+        self._begun = _Begun(scope, value, PassContext.current().fuel.taken, match, covered, spent)
 
-    def _end_step(self) -> None:
-        """Record the changes of a pass without rules since its last report."""
-        begun, self._begun = self._begun, None
-        if begun is not None and self._changes is not None:
-            self._add_by_scope(*self._changes.step(), begun)
+    def _refresh(self, nodes: Iterable[Node]) -> None:
+        self._nodes.update((n, Known.of(n, n.scope.path)) for n in nodes)
 
-    def _add_by_scope(self, removed: list[Known], made: list[Node], begun: _Begun | None = None) -> None:
-        """Add an entry for each scope; the scope of `begun` (or the first) gets the fuel."""
+    def _end_step(self, rule: str = "") -> None:
+        """Add an entry for each scope with changes since the last entry; the scope of the rewrite (or the first) gets
+        the fuel."""
+        begun, self._begun = self._begun, _Begun()
+        touched = dict.fromkeys((*begun.covered, *self._touched))
+        self._touched.clear()
+        left = [n for n in touched if n.graph is not None]
+        removed = [self._nodes.pop(n) for n in touched if n.graph is None and n in self._nodes]
+        made = [n for n in left if n not in self._nodes]
+        self._refresh(left)
         scopes: dict[str, tuple[list[Known], list[Node]]] = {}
-        if begun is not None and begun.scope:
+        if begun.spent and begun.scope:
             scopes[begun.scope] = ([], [])
         for k in removed:
             scopes.setdefault(k.scope, ([], []))[0].append(k)
         for node in made:
-            scopes.setdefault(path(node), ([], []))[1].append(node)
-        if begun is not None and not scopes:
+            scopes.setdefault(node.scope.path, ([], []))[1].append(node)
+        if begun.spent and not scopes:
             scopes[""] = ([], [])
         for scope, (gone, new) in scopes.items():
-            self._add(begun._replace(scope=scope) if begun is not None else _Begun(scope, "", 0, (), {}), gone, new)
-            begun = None
+            self._add(begun if begun.spent else _Begun(), scope, gone, new, rule)
+            begun = _Begun()
 
-    def _add(self, begun: _Begun, removed: list[Known], made: list[Node], rule: str = "") -> None:
+    def _add(self, begun: _Begun, scope: str, removed: list[Known], made: list[Node], rule: str) -> None:
         assert self._pass is not None
         self.entries.append(
             Entry(
                 len(self.entries) + 1,
                 self._pass.name,
                 rule,
-                begun.scope,
-                tuple(k.text for k in removed),
+                scope,
+                tuple(k.node.described(k.made) for k in removed),
                 tuple(repr(n) for n in made),
                 tuple(v.name for n in made for v in n.results),
-                tuple(name for k in removed for name in k.outputs),
+                tuple(name for k in removed for name in k.made if name),
                 begun.value,
                 begun.fuel,
                 begun.match,
@@ -291,8 +213,6 @@ class Journal(Instrument):
 class Restless(Instrument):
     """Watches the last two permitted rounds of a Fixpoint in the run of `ctx`, as passes undoing each other may
     alternate."""
-
-    watches_rewrites = True
 
     def __init__(self, ctx: PassContext) -> None:
         self._ctx = ctx

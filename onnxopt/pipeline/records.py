@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import (
     InstrumentError,
@@ -19,7 +19,7 @@ from onnxopt.errors import (
 )
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.rewriting.driver import Decline
+from onnxopt.rewriting.driver import RuleReport
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model, Value
@@ -65,15 +65,6 @@ class Site:
 
 
 # -- reports: plain data, serializable to JSON --------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class RuleReport:
-    """`declined`: number of anchors and an example, by reason. `nodes`: nodes removed by the hits."""
-
-    hits: int = 0
-    nodes: int = 0
-    declined: dict[str, Decline] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -141,8 +132,6 @@ class Instrument:
     pass raises PassError, InvariantError or VerificationError: a failure of the pass. Any other exception in a hook
     becomes an InstrumentError with the names of instrument and hook.
     """
-
-    watches_rewrites: ClassVar[bool] = False  # set to True for calls of `rewriting` and `spending`
 
     def begin(self, model: Model) -> None:
         """Called when a run begins."""

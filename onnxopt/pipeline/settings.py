@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
@@ -72,8 +72,6 @@ def config_keys(*, plugins: bool = True) -> dict[str, ConfigKey]:
 
     Without `plugins` only loaded passes count.
     """
-    from onnxopt.pipeline.registry import all_passes
-
     keys = dict(DECLARED)
     for cls in all_passes(plugins=plugins).values():
         for key, f in options_by_key(cls).items():
@@ -88,7 +86,7 @@ def options_by_key(cls: type[Pass]) -> dict[str, dataclasses.Field[Any]]:
 
 def _options_called(key: str) -> Collection[str]:
     """Return the option keys of the pass named by the first part of `key`; empty if there is none."""
-    from onnxopt.pipeline.registry import get_pass, is_registered
+    from onnxopt.pipeline.registry import is_registered
 
     name = key.partition(".")[0]
     return options_by_key(get_pass(name)) if is_registered(name) else ()
@@ -143,16 +141,6 @@ def _known(keys: Mapping[str, ConfigKey], name: Any) -> ConfigKey:
             f"no config key is called {written!r}", nearest(written, keys, "onnxopt.config_keys() has all")
         )
     return found
-
-
-def configured(p: Pass, config: Mapping[str, Any]) -> Pass:
-    """Return `p` with options from `config` where `p` has the default."""
-    changes = {
-        f.name: config[key]
-        for key, f in options_by_key(type(p)).items()
-        if key in config and getattr(p, f.name) == f.default
-    }
-    return dataclasses.replace(p, **changes) if changes else p
 
 
 # -- targets ------------------------------------------------------------------------------------------------------
@@ -246,16 +234,9 @@ def _place(bound: Collection[str], targets: Sequence[str]) -> int:
 
 def idle_passes(p: Pass, targets: Sequence[str], disabled: Collection[str] = ()) -> tuple[dict[str, str], bool]:
     """Return ({pass without a run for these targets: reason}, whether any passes run)."""
-    leaves = [leaf for leaf in _leaves(p) if leaf.name not in disabled]
+    leaves = [leaf for leaf in p.walk() if not leaf.children and leaf.name not in disabled]
     idle = {leaf.name: why for leaf in leaves if (why := leaf.info.not_for(targets))}
     return idle, any(leaf.name not in idle for leaf in leaves)
-
-
-def _leaves(p: Pass) -> Iterator[Pass]:
-    if not p.children:
-        yield p
-    for child in p.children:
-        yield from _leaves(child)
 
 
 # -- all settings -------------------------------------------------------------------------------------------------

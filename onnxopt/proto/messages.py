@@ -184,7 +184,7 @@ def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Ar
     `stored`: the bytes of raw_data, if not in the message. Raises ValueError for a tensor without its elements, such as
     an external tensor.
     """
-    if tensor.data_location:
+    if tensor.data_location and stored is None:
         raise ValueError("its data lie beside the model")
     data_type = tensor.data_type
     raw = _RAW.get(data_type)

@@ -29,19 +29,12 @@ Constant: TypeAlias = "TensorProto | NodeProto | None"  # None: an unknown argum
 class _Scope:
     """The nodes of a graph or function that matter here: calls to check, and Constant nodes."""
 
-    def __init__(self, initializers: Iterable[TensorProto], opset: int) -> None:
-        self.initializers, self.opset = initializers, opset
+    def __init__(self, opset: int, graph: GraphProto | None = None, ir_version: int = 4) -> None:
+        self.opset, self.graph, self.ir_version = opset, graph, ir_version
+        self.initializers: Iterable[TensorProto] = () if graph is None else graph.initializer
         self.readers: list[NodeProto] = []
         self.written: list[NodeProto] = []
-        self.graph: GraphProto | None = None
-        self.ir_version = 4
         self.called: dict[str, list[tuple[_Scope, str]]] = {}  # arguments of a function, by input: (caller, name)
-
-    @classmethod
-    def of(cls, graph: GraphProto, opset: int, ir_version: int = 4) -> _Scope:
-        scope = cls(graph.initializer, opset)
-        scope.graph, scope.ir_version = graph, ir_version
-        return scope
 
     @cached_property
     def given(self) -> dict[str, list[tuple[_Scope, str]]]:
@@ -117,7 +110,7 @@ def _scopes(model: ModelProto, entered: Collection[str]) -> list[_Scope]:
     functions: dict[tuple[str, str, str], tuple[FunctionProto, _Scope]] = {}
     calls: list[tuple[NodeProto, _Scope]] = []
     for f in model.functions:
-        inside = _Scope((), _opset(f.opset_import))
+        inside = _Scope(_opset(f.opset_import))
         inside.called = {name: [] for name in f.input}
         functions.setdefault((f.domain, f.name, f.overload), (f, inside))  # onnx takes the first of equal names
     names = {name for _, name, _ in functions}
@@ -133,11 +126,11 @@ def _scopes(model: ModelProto, entered: Collection[str]) -> list[_Scope]:
                     scope.written.append(node)
             elif op in entered:
                 for _, body in body_graphs(node):
-                    walk(body.node, _Scope.of(body, scope.opset))
+                    walk(body.node, _Scope(scope.opset, body))
             if op in names:
                 calls.append((node, scope))
 
-    walk(model.graph.node, _Scope.of(model.graph, _opset(model.opset_import), model.ir_version))
+    walk(model.graph.node, _Scope(_opset(model.opset_import), model.graph, model.ir_version))
     for f, inside in functions.values():
         walk(f.node, inside)
     for node, scope in calls:

@@ -11,8 +11,6 @@ from rich.table import Column, Table
 
 from onnxopt.plaintext import cleaned, short
 from onnxopt.reporting import plain, verdict
-from onnxopt.reporting.plain import change, declined, on_request, pass_hits, statistics, summary, warnings, without_work
-from onnxopt.reporting.plain import verdict as outcome
 from onnxopt.reporting.terminal import Fitting, Name, Text, figures, grid, show, table, whole
 from onnxopt.reporting.verdict import counts, has_figures, kind, output_label, tolerances
 
@@ -34,9 +32,9 @@ def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if any(map(_is_shown, pipeline["passes"])):
         parts.append(Fitting([_passes(pipeline, verbose), _passes(pipeline, verbose, close=True)]))
-    parts += [Text(line, "dim") for line in without_work(pipeline, verbose)]
-    parts += [Text(line, "dim") for line in on_request(report, verbose)]
-    if verbose and (lines := [line for p in pipeline["passes"] for line in declined(p)]):
+    parts += [Text(line, "dim") for line in plain.without_work(pipeline, verbose)]
+    parts += [Text(line, "dim") for line in plain.on_request(report, verbose)]
+    if verbose and (lines := [line for p in pipeline["passes"] for line in plain.declined(p)]):
         listed = Group(Text("declined", "bold"), *(Text(line) for line in lines))
         parts.append(Fitting([_declined(pipeline)], least=28, otherwise=listed))
     return parts
@@ -48,11 +46,11 @@ def print_report(report: dict[str, Any], verbose: int) -> None:
     parts = _details(report, verbose)
     if not verbose:
         parts += [Text(line, "yellow") for line in plain.kept_lines(report)]
-    parts += [Text(line, "yellow") for line in warnings(report)]
-    name, _, rest = summary(report).partition(": ")
+    parts += [Text(line, "yellow") for line in plain.warnings(report)]
+    name, _, rest = plain.summary(report).partition(": ")
     parts.append(Text.assemble((name, "bold"), ": ", rest))
     found = report.get("verification")
-    parts += told(found, verbose, seen=verbose > 0) if found else [Text(line, "dim") for line in outcome(report)]
+    parts += told(found, verbose, seen=verbose > 0) if found else [Text(line, "dim") for line in plain.verdict(report)]
     show(Group(*parts))
 
 
@@ -75,15 +73,15 @@ def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list
 
 def _is_shown(p: dict[str, Any]) -> bool:
     """Returns whether a pass changed or counted something."""
-    return bool(p["nodes"] or pass_hits(p) or statistics(p))
+    return bool(p["nodes"] or plain.pass_hits(p) or plain.statistics(p))
 
 
 def _passes(pipeline: dict[str, Any], verbose: int, *, close: bool = False) -> Table:
     heads = ("rewrites", "nodes", *(["bytes"] if verbose else []), "ms")
     made = table(*whole("pass"), *figures(*heads), padding=(0, 0 if close else 1))
     for p in filter(_is_shown, pipeline["passes"]):
-        counted, hits = statistics(p), pass_hits(p)
-        saved = [change(-p["bytes"])] if verbose else []
+        counted, hits = plain.statistics(p), plain.pass_hits(p)
+        saved = [plain.change(-p["bytes"])] if verbose else []
         row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), *saved, f"{p['seconds'] * 1e3:,.0f}")
         made.add_row(*row, style="" if hits or p["nodes"] else "dim")
         for what, n in counted.items():
@@ -101,12 +99,7 @@ def _delta(n: int) -> Text:
 
 def _declined(pipeline: dict[str, Any]) -> Table:
     times, example = Column("times", justify="right"), Column("for example", style="dim", overflow="fold")
-    rows = (
-        (name, reason, f"{d['count']:,}", d["example"])
-        for p in pipeline["passes"]
-        for name, rule in p["rules"].items()
-        for reason, d in rule["declined"].items()
-    )
+    rows = ((rule, why, f"{count:,}", node) for _, rule, why, node, count in plain.reasons(pipeline["passes"]))
     return table(
         *whole("rule"), "why", times, example, rows=rows, title="declined", title_justify="left", title_style="bold"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
@@ -23,41 +23,38 @@ _MIN_COUNT: Final = 8
 _MAX_WEIGHTS: Final = 3  # weights that are named
 
 
+def reasons(passes: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, str, str, int]]:
+    """Returns (pass, rule, reason, example, count) for each reason for which rules declined."""
+    for p in passes:
+        for rule, record in p["rules"].items():
+            yield from ((p["name"], rule, why, d["example"], d["count"]) for why, d in record["declined"].items())
+
+
 def kept_lines(report: dict[str, Any]) -> Iterator[str]:
     """Returns the large parts of a model kept by a guard, from `api.Report.to_dict()`: told without `-v` as well."""
     for p in report["pipeline"]["passes"]:
         if p["name"] in _FOLDS:
             yield from _unfolded(p)
         elif p["name"] == "convert-dtype":
-            yield from _still_float32(p["rules"].values())
+            yield from _still_float32(p)
 
 
 def _unfolded(p: dict[str, Any]) -> Iterator[str]:
-    for name, rule in p["rules"].items():
-        for reason, example, count in _declined(rule):
-            if count >= _MIN_COUNT and not _is_ordinary(p["name"], reason):
-                yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
+    for name, rule, reason, example, count in reasons([p]):
+        if count >= _MIN_COUNT and not _is_ordinary(name, reason):
+            yield f"kept: {rule} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
 
 
-def _still_float32(rules: Collection[dict[str, Any]]) -> Iterator[str]:
-    for rule in rules:
-        for reason, example, count in _declined(rule):
-            remedy = _REMEDIES.get(reason) or _remedy(reason)
-            if remedy and (count >= _MIN_COUNT or not rule["hits"]):
-                stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
-                yield f"kept: {stay}: {reason}, for example {example}{remedy}"
-    yield from _weights_kept(rules)
-
-
-def _weights_kept(rules: Collection[dict[str, Any]]) -> Iterator[str]:
-    weights = [reason for rule in rules for reason in rule["declined"] if reason.startswith("`")]
+def _still_float32(p: dict[str, Any]) -> Iterator[str]:
+    for _, rule, reason, example, count in reasons([p]):
+        remedy = _REMEDIES.get(reason) or _remedy(reason)
+        if remedy and (count >= _MIN_COUNT or not p["rules"][rule]["hits"]):
+            stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
+            yield f"kept: {stay}: {reason}, for example {example}{remedy}"
+    weights = [reason for _, _, reason, _, _ in reasons([p]) if reason.startswith("`")]
     yield from (f"kept: {reason}" for reason in weights[:_MAX_WEIGHTS])
     if len(weights) > _MAX_WEIGHTS:
         yield f"kept: and {counted(len(weights) - _MAX_WEIGHTS, 'more weight')} (-v)"
-
-
-def _declined(rule: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
-    return ((reason, d["example"], d["count"]) for reason, d in rule["declined"].items())
 
 
 def _is_ordinary(name: str, reason: str) -> bool:
@@ -110,14 +107,13 @@ def _rule(name: str, rule: dict[str, Any]) -> Iterator[str]:
     if rule["hits"]:
         removed = f" ({_nodes(-rule['nodes']).rstrip()})" if rule["nodes"] else ""
         yield f"{name}: {rule['hits']:,}{removed}"
-    yield from declined({"rules": {name: rule}})
+    yield from declined({"name": "", "rules": {name: rule}})
 
 
 def declined(p: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each reason for which a rule of a pass declined."""
-    for name, rule in p["rules"].items():
-        for reason, d in rule["declined"].items():
-            yield f"{name} declined {counted(d['count'], 'time')}: {reason}, for example {d['example']}"
+    for _, rule, why, example, count in reasons([p]):
+        yield f"{rule} declined {counted(count, 'time')}: {why}, for example {example}"
 
 
 def on_request(report: dict[str, Any], verbose: int) -> Iterator[str]:

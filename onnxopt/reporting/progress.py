@@ -117,21 +117,18 @@ class Board(Progress):
             return
         from rich.markup import escape
 
-        said = f"{escape(line(model))}  {optimization_steps(name)}"
         with self._lock:
-            if model in self._running:
-                self._models.update(self._running[model], description=said)
-            else:
-                self._running[model] = self._models.add_task(said, total=None)
+            if model not in self._running:
+                self._running[model] = self._models.add_task("", total=None)
+            said = f"{escape(line(model))}  {optimization_steps(name)}"
+            self._models.update(self._running[model], description=said)
 
     def done(self, model: str) -> None:
-        if self._live is None:
-            return
-        with self._lock:
-            task = self._running.pop(model, None)
-            if task is not None:
-                self._models.remove_task(task)
-        self._all.update(self._task, advance=1)
+        if self._live is not None:
+            with self._lock:
+                if model in self._running:
+                    self._models.remove_task(self._running.pop(model))
+            self._all.update(self._task, advance=1)
 
     def __enter__(self) -> Self:
         if self._live is not None:

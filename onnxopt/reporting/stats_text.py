@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.plaintext import counted
@@ -160,33 +160,28 @@ def csv(a: ModelStats, b: ModelStats | None = None) -> str:
     import csv as writer
     import io
 
+    other = a if b is None else b
+    rows: list[tuple[str, str, int, int]] = [("total", what.strip(), x, y) for what, x, y, _ in totals(a, other)]
+    rows += [("operator", *row) for row in operators(a, other)]
+    work = (a.work, other.work) if a.work is not None and other.work is not None else ()
+    for kind in ("macs", "flops"):
+        rows += _by_name(kind, [getattr(w, f"{kind}_by_operator") for w in work])
+    rows += _by_name("scope", [a.nodes_by_scope, other.nodes_by_scope])
+    lacking = [{"nodes of unknown size": w.inexact, "peak memory": int(not w.peak_exact)} for w in work]
+    rows += [row for row in _by_name("lower bound", lacking) if any(row[2:])]
     text = io.StringIO()
     out = writer.writer(text, lineterminator="\n")
-    two = b is not None
-    other = b if b is not None else a
-    out.writerow(["kind", "name", "before", "after"] if two else ["kind", "name", "value"])
-
-    def row(kind: str, name: str, before: int, after: int) -> None:
+    out.writerow(["kind", "name", *(["value"] if b is None else ["before", "after"])])
+    for kind, name, *figures in rows:
         cell = f"'{name}" if name.startswith(_FORMULAS) else name
-        out.writerow([kind, cell, *map(int, (before, after) if two else (before,))])
-
-    for what, x, y, _ in totals(a, other):
-        row("total", what.strip(), x, y)
-    for name, x, y in operators(a, other):
-        row("operator", name, x, y)
-    if a.work is not None and other.work is not None:
-        for kind in ("macs_by_operator", "flops_by_operator"):
-            before, after = getattr(a.work, kind), getattr(other.work, kind)
-            for name in dict.fromkeys((*before, *after)):
-                row(kind.partition("_")[0], name, before.get(name, 0), after.get(name, 0))
-    for scope in dict.fromkeys((*a.nodes_by_scope, *other.nodes_by_scope)):
-        row("scope", scope, a.nodes_by_scope.get(scope, 0), other.nodes_by_scope.get(scope, 0))
-    if a.work is not None and other.work is not None:
-        if a.work.inexact or other.work.inexact:
-            row("lower bound", "nodes of unknown size", a.work.inexact, other.work.inexact)
-        if not (a.work.peak_exact and other.work.peak_exact):
-            row("lower bound", "peak memory", not a.work.peak_exact, not other.work.peak_exact)
+        out.writerow([kind, cell, *figures[: 1 if b is None else 2]])
     return text.getvalue()
+
+
+def _by_name(kind: str, counts: Sequence[Mapping[str, int]]) -> list[tuple[str, str, int, int]]:
+    """Returns a row for each name of two counts; none without counts."""
+    names = dict.fromkeys(name for count in counts for name in count)
+    return [(kind, name, counts[0].get(name, 0), counts[-1].get(name, 0)) for name in names]
 
 
 def _total(what: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxopt.rewriting.driver import Driver, Fuel, RuleRecord
+from onnxopt.rewriting.driver import Driver, Fuel, RuleReport
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, one_of, op, text, var
 from onnxopt.rewriting.rule import (
@@ -34,7 +34,7 @@ __all__ = [
     "Pattern",
     "Replaced",
     "Rule",
-    "RuleRecord",
+    "RuleReport",
     "SubgraphMatch",
     "SubgraphMatcher",
     "about",

@@ -18,6 +18,7 @@ from onnxopt.operators.operands import read_equation
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.pattern import either, op, var
 from onnxopt.rewriting.rule import listed_axes
 
 # -- masks --------------------------------------------------------------------------------------------------------
@@ -172,7 +173,8 @@ def _of_slice(node: Node, rank: int, kept: Kept) -> Kept:
     """Return the keys kept by a Slice: all facts if queries and keys are cropped at the end, else whether the first key
     stays."""
     starts, _, axes, steps = [*node.inputs[1:], None, None][:4]
-    if starts is None or axes is None or not axes.constant or not _is_one_each(steps):
+    by_one = steps is None or (steps.constant and (steps.array == 1).all())
+    if starts is None or axes is None or not axes.constant or not by_one:
         return Kept.UNKNOWN
     cut = [int(a) % rank for a in axes.array]
     begin = dict(zip(cut, starts.array)) if starts.constant else dict.fromkeys(cut, -1)
@@ -181,11 +183,11 @@ def _of_slice(node: Node, rank: int, kept: Kept) -> Kept:
     return kept if begin.get(rank - 2, 0) == 0 else min(kept, Kept.FIRST)
 
 
-def _is_one_each(steps: Value | None) -> bool:
-    return steps is None or (steps.constant and bool((steps.array == 1).all()))
-
-
 # -- scores -------------------------------------------------------------------------------------------------------
+
+_SOFTMAX: Final = op.Softmax(var("x"), name="softmax")
+# A Where may replace NaN by 0: the Softmax is NaN where the mask is minus infinity for all keys.
+PROBABILITIES: Final = either(op.Where(op.IsNaN(var("guarded")), 0, _SOFTMAX, name="guard"), _SOFTMAX)
 
 _MAX_SCORE_DEPTH: Final = 8
 _CAP: Final = "Tanh"
@@ -211,6 +213,20 @@ class Scores:
     scale: float = 1.0
     cap: float = 0.0
     terms: tuple[Value | Filled, ...] = ()
+
+
+def scores_behind(m: Match, x: Value, guarded: Value | None) -> Scores:
+    """Return the parts of the scores `x` behind matched PROBABILITIES; declines for any other computation."""
+    m.require(m.softmax.attr("axis") in (-1, len(m.dims(x)) - 1), "the softmax is not over the keys")
+    m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
+    s = m.known(scores_of(x), "not the scores of queries and keys")
+    m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
+    return s
+
+
+def is_regular(heads: Array, few: int) -> bool:
+    """Whether the indices 0 to `few` - 1 occur in order, each equally often."""
+    return heads.ndim == 1 and heads.size > few and np.array_equal(heads, np.repeat(np.arange(few), heads.size // few))
 
 
 def scores_of(value: Value, reach: int = _MAX_SCORE_DEPTH) -> Scores | None:

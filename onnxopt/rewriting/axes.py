@@ -197,6 +197,12 @@ def axes_of(node: Node) -> Axes | None:
     return found
 
 
+def _is_elementwise(op: str, others: Sequence[Value], graph: Graph) -> bool:
+    """Return whether the other operands broadcast; bounds of Clip have one element."""
+    is_broadcast = op not in BROADCASTING or graph.opset() >= 7
+    return is_broadcast and (op != "Clip" or all(types.shape(v) in ((), (1,)) for v in others))
+
+
 def _find_axes(node: Node, graph: Graph) -> Axes | None:
     rank = rank_of(node)
     if rank is None or None in node.outputs or node.has_references:
@@ -209,9 +215,7 @@ def _find_axes(node: Node, graph: Graph) -> Axes | None:
     if not data or data[0] in others:
         return None
     if rule.along == "-":  # most nodes
-        if op in BROADCASTING and graph.opset() < 7:
-            return None
-        if op == "Clip" and any(types.shape(v) not in ((), (1,)) for v in others):
+        if not _is_elementwise(op, others, graph):
             return None
         return Axes(rank, tuple(dict.fromkeys(data)), _NO_AXES, 0, tuple(range(rank)))
     along = _along(node, rank, rule)

@@ -174,10 +174,13 @@ def _may_pass(m: Match, nodes: Sequence[Node], steps: Sequence[Step]) -> None:
         only_read_by(m, inner, "Slice")
     views = inner.op in SAME_ORDER and reader.op in ("Flatten", "Reshape") and [s.op for s in steps] == ["Reshape"]
     m.require(not views and (gone > 1 or inner.op == "Slice" or reader.op != "Transpose"), elsewhere)
+    m.require(len(steps) < gone or (gone == 1 and len(steps) == 1 and _is_as_light(m, nodes, steps)), elsewhere)
+
+
+def _is_as_light(m: Match, nodes: Sequence[Node], steps: Sequence[Step]) -> bool:
     # A single element is picked again regardless of other readers; more are copied only once.
-    few = inner.op == "Gather" and (x := inner.inputs[0]) is not None and m.rank(x) == 1
-    lighter = few or _weight(s.op for s in steps) <= _weight(n.op for n in nodes[:-1])
-    m.require(len(steps) < gone or (gone == 1 and len(steps) == 1 and lighter), elsewhere)
+    few = nodes[-1].op == "Gather" and (x := nodes[-1].inputs[0]) is not None and m.rank(x) == 1
+    return few or _weight(s.op for s in steps) <= _weight(n.op for n in nodes[:-1])
 
 
 def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:

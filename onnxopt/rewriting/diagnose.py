@@ -26,10 +26,10 @@ from onnxopt.rewriting.matcher import (
     Bindings,
     Path,
     attribute_fits,
-    change,
     has_defaults,
     holds,
     match,
+    paths,
     possible_orders,
     reads_one_of,
 )
@@ -90,18 +90,9 @@ def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
     `options`: the pass of the rule.
     """
     roots = [root for root in rule.roots if anchor.op in root.ops]
-    walks = [walk for root in roots for walk in _walks(root, anchor)]
-    if not walks:
-        return Diagnosis(rule, anchor, reason=f"starts at {any_of(sorted(rule.anchors))}")
-    return max((_diagnosis(rule, anchor, options, walk) for walk in walks), key=lambda d: d.nearness)
-
-
-def _walks(root: Call, anchor: Node) -> Iterator[_Walk]:
-    path: Path = []
-    is_left = True
-    while is_left:
-        yield _Walk(root, anchor, path)
-        is_left = change(path)
+    found = [_diagnosis(rule, anchor, options, _Walk(root, anchor, path)) for root in roots for path in paths()]
+    told = f"starts at {any_of(sorted(rule.anchors))}"
+    return max(found, key=lambda d: d.nearness, default=Diagnosis(rule, anchor, reason=told))
 
 
 def _diagnosis(rule: Rule, anchor: Node, options: Any, walk: _Walk) -> Diagnosis:
@@ -370,7 +361,11 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
     versions = [s for op in call.ops for s in standard[op]]
     if model is None:
         yield from _unknown_inputs(call, versions)
-    has = sorted({name for holder in (*versions, *chain(*nodes.values())) for name in holder.attributes})
+    yield from _unknown_attributes(call, [*versions, *chain(*nodes.values())])
+
+
+def _unknown_attributes(call: Call, holders: Sequence[onnx.defs.OpSchema | Node]) -> Iterator[tuple[str, str]]:
+    has = sorted({name for holder in holders for name in holder.attributes})
     for name, _ in call.attributes:
         if name not in has:
             hint = nearest(name, has, f"it has {few(has, 9)}" if has else "it has none")

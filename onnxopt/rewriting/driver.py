@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
 from onnxopt.errors import EmissionError, MistypedError, NoFixpointError, OnnxOptError, PassError, is_no_fault, line_of
 from onnxopt.graph.model import Left, Model
@@ -14,9 +13,6 @@ from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Candidates, Path, change, match, rule_set
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
-
-_MAX_SEARCH_DEPTH: Final = 3  # levels, up to which a search over inputs is faster
-_MAX_SEARCHED_INPUTS: Final = 16  # inputs
 
 
 @dataclass
@@ -28,8 +24,8 @@ class Decline:
 
 
 @dataclass(eq=False, repr=False)
-class RuleRecord:
-    """Statistics of a rule: hits, nodes removed, and declined anchors by reason."""
+class RuleReport:
+    """Statistics of a rule. `nodes`: nodes removed by the hits. `declined`: anchors, with an example, by reason."""
 
     hits: int = 0
     nodes: int = 0
@@ -76,7 +72,7 @@ class Driver:
         self.options = options
         self.observer = observer
         self.leaves_out = leaves_out
-        self.records: defaultdict[str, RuleRecord] = defaultdict(RuleRecord)  # of rules that fired or declined
+        self.records: defaultdict[str, RuleReport] = defaultdict(RuleReport)  # of rules that fired or declined
         self.declined: dict[Node, list[str]] = {}  # rules whose pattern matched and whose guard failed
         self._again: dict[Node, list[Rule]] = {}  # rules to try where nothing changed
         self._queue: deque[Node] = deque()
@@ -97,7 +93,7 @@ class Driver:
         self._queued.update(self._queue)
         budget = 1000 + 20 * model.node_count()
         done = 0
-        outer, model.watch = model.watch, self._touched.append
+        model.watchers.append(self._touched.append)
         queue, queued, again = self._queue, self._queued, self._again
         candidates, declined = self.rules.candidates, self.declined
         try:
@@ -121,7 +117,7 @@ class Driver:
                 if self.fuel.left == 0:
                     break
         finally:
-            model.watch = outer
+            model.watchers.remove(self._touched.append)
             self._queue.clear()
             self._queued.clear()
             self._touched.clear()
@@ -145,37 +141,14 @@ class Driver:
             for nodes in anchors:
                 self._queue.extend(nodes)
         elif anchors:
-            is_due = self._due_since(model, left.clock, sum(map(len, anchors)))
+            due = self._reached(model.marked_since(left.clock))
             self._again = again = {
                 n: [r for r in by_anchor[n.op] if r.name in names]
                 for n, names in left.declined.items()
-                if n.graph is not None and not is_due(n)
+                if n.graph is not None and n not in due
             }
             for nodes in anchors:
-                self._queue.extend([n for n in nodes if n in again or is_due(n)])
-
-    def _due_since(self, model: Model, clock: int, anchors: int) -> Callable[[Node], bool]:
-        """Return a predicate: may a pattern match at this anchor since `clock`?
-
-        Computed from marked nodes or from anchors, whichever is cheaper. Wide nodes count as due: many anchors may read
-        them, and scanning their inputs for each would be quadratic.
-        """
-        depth, marked = self.rules.depth, model.marked
-        if depth > _MAX_SEARCH_DEPTH or model.clock - clock < anchors:
-            return self._reached(model.marked_since(clock)).__contains__
-
-        def is_due(node: Node, levels: int = depth - 1) -> bool:
-            if marked.get(node, 0) > clock:
-                return True
-            if levels:
-                if len(node.inputs) > _MAX_SEARCHED_INPUTS:
-                    return True
-                for v in node.inputs:  # asked most: a list of the present operands would cost more than the test
-                    if v is not None and v.producer is not None and is_due(v.producer, levels - 1):
-                        return True
-            return False
-
-        return is_due
+                self._queue.extend([n for n in nodes if n in again or n in due])
 
     def _requeue(self) -> None:
         touched = [n for n in self._touched if n.graph is not None]

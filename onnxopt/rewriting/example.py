@@ -15,11 +15,11 @@ import ast
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, product
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import UsageError
@@ -27,7 +27,6 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.writer import node_protos
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, attribute_value, is_external, qualified, tensor_to_array
-from onnxopt.rewriting.matcher import same
 from onnxopt.rewriting.pattern import (
     About,
     Call,
@@ -153,21 +152,11 @@ class Example:
 
         Raises UsageError for a bare variable.
         """
-        choices = [alternatives(r) for r in self.results]
+        choices: list[tuple[Any, ...]] = [alternatives(r) for r in self.results]
         bare = [f"{c.name}(...) is an operator; " for c in chain(*choices) if isinstance(c, Var)]
         if not choices or not all(isinstance(c, Call) for c in chain(*choices)):
             raise UsageError("a pattern results in operators, not in its variables", "".join(bare[:1]) + HINT)
-        return tuple(product(*([_comparing(c) for c in row] for row in choices)))
-
-
-def _comparing(p: Any) -> Any:
-    """Return `p` with attributes as predicates, so that tensors can be compared."""
-    if isinstance(p, Either):
-        return replace(p, choices=tuple(map(_comparing, p.choices)))
-    if not isinstance(p, Call):
-        return p
-    attributes = tuple((k, v if callable(v) else partial(same, _plain(v))) for k, v in p.attributes)
-    return replace(p, inputs=tuple(map(_comparing, p.inputs)), attributes=attributes)
+        return tuple(product(*choices))
 
 
 def example(
@@ -183,30 +172,29 @@ def example(
     `exact`: omitted attributes have their defaults. `ignore_literals`: attributes and constants are not compared.
     `shared`: inner results may have other readers. `tolerance`: relative tolerance for floats.
     """
-    if isinstance(source, str):
-        read = _from_text(source) if "=>" in source else Example(*read_expression(source))
-    elif isinstance(source, FunctionProto):
-        read = _from_nodes(source.node, source.input, source.output)
-    elif isinstance(source, ModelProto):
-        read = _from_graph(source.graph)
-    elif isinstance(source, GraphProto):
-        read = _from_graph(source)
-    elif isinstance(source, Graph):
-        read = _from_index(source)
-    elif isinstance(source, Rule):
-        read = Example((source.source,), ())
-    elif isinstance(source, (Call, Either, Var, Const)):
-        read = Example((source,), ())
-    elif callable(source):
-        read = _from_callable(source)
-    else:
-        raise UsageError(f"a pattern cannot be made of {type(source).__name__}", HINT)
+    read = _read(source)
     normal = _Normaliser(exact, ignore_literals, shared, tolerance)
     return Example(tuple(normal(r) for r in read.results), read.parameters)
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _read(source: Source) -> Example:
+    if isinstance(source, str):
+        return _from_text(source) if "=>" in source else Example(*read_expression(source))
+    if isinstance(source, FunctionProto):
+        return _from_nodes(source.node, source.input, source.output)
+    if isinstance(source, ModelProto):
+        return _from_graph(source.graph)
+    if isinstance(source, GraphProto):
+        return _from_graph(source)
+    if isinstance(source, Graph):
+        return _from_index(source)
+    if isinstance(source, Rule):
+        return Example((source.source,), ())
+    if isinstance(source, (Call, Either, Var, Const)):
+        return Example((source,), ())
+    if callable(source):
+        return _from_callable(source)
+    raise UsageError(f"a pattern cannot be made of {type(source).__name__}", HINT)
 
 
 # -- readers -------------------------------------------------------------------------------------------------
@@ -266,10 +254,11 @@ def _from_nodes(
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
-    """Return the attributes; a reference stands for any value. Raises UsageError for bodies."""
+    """Return the attributes, tensors as Literals; a reference stands for any value. Raises UsageError for bodies."""
     if any(a.HasField("g") or a.graphs for a in node.attribute):
         raise UsageError(f"{node.op_type}: an example holds no bodies of control flow", HINT)
-    return {a.name: _anything if a.ref_attr_name else attribute_value(a) for a in node.attribute}
+    found = {a.name: _anything if a.ref_attr_name else attribute_value(a) for a in node.attribute}
+    return {name: Literal(v) if isinstance(v, np.ndarray) else v for name, v in found.items()}
 
 
 def _require_defined(names: Iterable[str], values: Collection[str], who: str) -> None:
@@ -283,7 +272,7 @@ def _constant(value: Any) -> Pattern:
     """Return a number for a one-element constant, else a Literal to be equal."""
     if isinstance(value, (int, float)):
         return value
-    array: Array = value
+    array: Array = value.array if isinstance(value, Literal) else value
     if array.size != 1 or element_kind(array) not in "fiub":
         return Literal(array)
     number: float = array.item()
@@ -308,16 +297,19 @@ class _Normaliser:
         self.names: dict[object, str] = {}
         self.counts: dict[str, int] = {}
 
+    def _call(self, p: Call) -> Call:
+        return replace(
+            p,
+            name=self._name(p),
+            inputs=tuple(self(i) for i in p.inputs),
+            attributes=() if self.ignore_literals else tuple((k, self._wide(v)) for k, v in p.attributes),
+            exact=self.exact or p.exact,
+            shared=self.shared or p.shared,
+        )
+
     def __call__(self, p: Pattern) -> Pattern:
         if isinstance(p, Call):
-            return replace(
-                p,
-                name=self._name(p),
-                inputs=tuple(self(i) for i in p.inputs),
-                attributes=() if self.ignore_literals else tuple((k, self._wide(v)) for k, v in p.attributes),
-                exact=self.exact or p.exact,
-                shared=self.shared or p.shared,
-            )
+            return self._call(p)
         if isinstance(p, Either):
             return replace(p, choices=tuple(self(c) for c in p.choices))
         if self.ignore_literals and isinstance(p, (Literal, About, int, float)):

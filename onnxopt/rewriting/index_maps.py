@@ -124,6 +124,13 @@ def real(parts: Iterable[Part]) -> list[Part]:
     return [p for p in parts if p.size != 1]
 
 
+def _next_wide(parts: list[Part]) -> Part | None:
+    """Remove leading parts of one element and the part behind them; return the latter, None at the end."""
+    while parts and parts[0].size == 1:
+        parts.pop(0)
+    return parts.pop(0) if parts else None
+
+
 def flat(axes: Iterable[Sequence[Part]]) -> list[Part]:
     """Return the parts of all axes, in order."""
     return [*chain.from_iterable(axes)]
@@ -285,11 +292,9 @@ class IndexMap:
             return [parts.pop(0)] if parts and parts[0].size == 1 else [Part(1)]
         axis: list[Part] = []
         while size != 1:
-            while parts and parts[0].size == 1:
-                parts.pop(0)
-            if not parts:
+            part = _next_wide(parts)
+            if part is None:
                 return None
-            part = parts.pop(0)
             rest, behind = divide(size, part.size), divide(part.size, size)
             if rest is None and behind is None:
                 if not self._join_next(part, parts):

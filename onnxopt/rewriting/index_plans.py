@@ -72,10 +72,7 @@ def _settle(found: IndexMap) -> None:
     Copies beside a run in an axis become indices; so does a Slice of one element without its axis. Indices take the
     result's order, with axes of size 1 beside them. Identity indices are dropped.
     """
-    for axis in found.known():
-        for i, part in enumerate(axis):
-            if part.run is None and part.size != 1:
-                _repeat(found.m, part, axis[i - 1 : i], axis[i + 1 : i + 2])
+    _index_copies(found)
     _reuse_ones(found)
     order = {p: i for i, p in enumerate(flat(found.known()))}
     for run in found.runs():
@@ -90,6 +87,13 @@ def _settle(found: IndexMap) -> None:
             if a.run is b.run and a.run is not None:
                 found.joined(a, b)
     _widen(found)
+
+
+def _index_copies(found: IndexMap) -> None:
+    for axis in found.known():
+        for i, part in enumerate(axis):
+            if part.run is None and part.size != 1:
+                _repeat(found.m, part, axis[i - 1 : i], axis[i + 1 : i + 2])
 
 
 def _reuse_ones(found: IndexMap) -> None:

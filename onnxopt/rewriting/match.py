@@ -153,8 +153,9 @@ class Match:
 
     def _require_in_range(self, wide: Array, data: Array) -> None:
         """Decline if casting `wide` to `data` gives unwanted infinities or zeros."""
-        if is_float(data) and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
-            raise Declined("the folded constant overflows its type")
+        if is_float(data) and not is_finite(data):
+            if is_finite(wide) or all(is_finite(v.array) for v in self._bound()[0] if is_float(v.array)):
+                raise Declined("the folded constant overflows its type")
         if data is not wide and is_float(data) and underflows(wide, data):
             raise Declined("the folded constant underflows its type")
 
@@ -204,9 +205,6 @@ class Match:
         value.array = np.broadcast_to(element, data.shape)
         return value
 
-    def _is_made_of_finite(self) -> bool:
-        return all(is_finite(v.array) for v in self._bound()[0] if is_float(v.array))
-
     def _type_of(self, value: Value) -> np.dtype[Any]:
         if value.constant:
             return value.array.dtype
@@ -245,6 +243,16 @@ if TYPE_CHECKING:
         ) -> Value: ...
 
 
+def _in_form_of_opset(
+    op: str, opset: int, ins: list[Value | None], attributes: dict[str, Any]
+) -> tuple[list[Value | None], dict[str, Any]]:
+    """Return the inputs and attributes of a standard operator: operands are attributes in old forms."""
+    form = FORMS.get(op)
+    if form is None or opset >= form.since or all(v is None for v in ins[1:]):
+        return ins, attributes
+    return ins[:1], {**attributes, **written_as_attributes(form, ins[1:])}
+
+
 class Builder:
     """`m.op.Conv(x, w, b, like=node, pads=[...])`: makes new nodes; attributes of `like` are kept unless named.
 
@@ -271,16 +279,15 @@ class Builder:
             ins = list(inputs)
             if op in m.graph.model.without and (like is None or like.op != op):
                 raise Declined(m.graph.model.without[op])
-            form = FORMS.get(op_type) if not domain else None
-            if form is not None and m.opset < form.since and any(v is not None for v in ins[1:]):
-                ins, attributes = ins[:1], {**attributes, **written_as_attributes(form, ins[1:])}
+            if not domain:
+                ins, attributes = _in_form_of_opset(op_type, m.opset, ins, attributes)
             while ins and ins[-1] is None:
                 ins.pop()
             m.require_attributes_in_range(attributes)
             results = [Value("", m.graph) for _ in range(outputs)]
             same = like is not None and (op_type, domain) == (like.proto.op_type, like.proto.domain)
             if like is not None and same and not attributes and m.replaces(like):
-                check_call(m.graph, like.op, like.proto, ins, results, m.anchor)
+                check_call(m.graph, like.proto, ins, results, m.anchor)
                 proto = like.proto
                 m.borrowed.append(like)
             else:

@@ -130,6 +130,14 @@ def change(path: Path) -> bool:
     return bool(path)
 
 
+def paths() -> Iterator[Path]:
+    """Yield the paths through the choices of a pattern; each is extended by the match along it."""
+    path: Path = []
+    yield path
+    while change(path):
+        yield path
+
+
 class Bindings:
     """Result of a match: values by name, nodes by name, and every covered node (anchor first)."""
 
@@ -158,13 +166,7 @@ class Bindings:
 def matches(roots: Sequence[Call], anchor: Node) -> Iterator[Bindings | str]:
     """Yield each match of a pattern, whose first result `anchor` produces: Bindings, or a reason if only a condition
     fails."""
-    path: Path = []
-    is_left = True
-    while is_left:
-        found = match(roots, anchor, path)
-        if found is not None:
-            yield found
-        is_left = change(path)
+    return (found for path in paths() if (found := match(roots, anchor, path)) is not None)
 
 
 def match(roots: Sequence[Call], anchor: Node, path: Path, orders: Orders = ()) -> Bindings | str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 from onnx import TensorProto
@@ -30,7 +30,8 @@ from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 from onnxopt.operators import IN_RANGE
-from onnxopt.proto.messages import tensor_bytes
+from onnxopt.proto.messages import Array, tensor_bytes
+from onnxopt.rewriting.retyping import NARROW_SIDE, WIDE_SIDE, Plan
 from onnxopt.rewriting.rule import scaled_from
 
 if TYPE_CHECKING:
@@ -38,11 +39,10 @@ if TYPE_CHECKING:
 
 FLOAT: Final = int(TensorProto.FLOAT)
 _WORTH: Final = 1 << 14  # bytes of a weight from which its operator is converted regardless of Casts
-_WIDE_SIDE, _NARROW_SIDE = 0, 1  # the ends of the flow network
 Decline = Callable[[str, str], None]  # called with (reason, example)
 
 
-class Plan:
+class FloatPlan(Plan[Node]):
     """Chooses the nodes to convert in a graph and its bodies. `weights`: narrowed forms of examined constants."""
 
     def __init__(
@@ -62,10 +62,10 @@ class Plan:
         float32. `leaves_out`: returns the reason for excluding a node, or an empty string. `indices`: inputs with
         floats computed from integers. `absent`: inputs without argument.
         """
-        self.model = model = root.model
+        super().__init__(root.model, [scope for scope in inner_scopes(root) if not scope.skipped])
         self.root, self.calls, self.keep_io = root, calls, keep_io
         self.decline, self.leaves_out = decline, leaves_out
-        self.dtype, self.code = calls.dtype, NARROW[calls.dtype]
+        self.dtype, self.wide, self.narrow = calls.dtype, FLOAT, NARROW[calls.dtype]
         self.weights: dict[Value, Narrowed] = {}
         self.free: dict[Node, Slots] = {}  # nodes that may be narrow
         self.wanted: dict[Node, None] = {}  # nodes that should be narrow
@@ -73,8 +73,7 @@ class Plan:
         self.indices = {*indices}  # floats computed from integers only
         self.absent = {*absent}
         self.large: set[Value | None] = set()  # excluded values, and values as large
-        self.open = [scope for scope in inner_scopes(root) if not scope.skipped]
-        self.masks = masks_given_out(model, self.open, self.dtype, self.weight) if keep_io else set()
+        self.masks = masks_given_out(self.model, self.open, self.dtype, self.weight) if keep_io else set()
         for scope in reversed(self.open):  # outer scopes first
             for node in scope:
                 self._look(node)
@@ -86,13 +85,20 @@ class Plan:
         if not root.is_function:
             given = () if self.keep_io else (*root.inputs, *root.outputs)
             return {v for v in given if is_wide(v) and v.name not in root.initializers}
-        read = {v for v in root.inputs if is_wide(v) and any(self.reads_free(n, v) for n in v.users)}
-        return (read - {*root.outputs}) | {v for v in root.outputs if is_wide(v) and self.gives(v)}
+        read = {v for v in root.inputs if is_wide(v) and any(self.reader(n, i) for n in v.users for i in n.places(v))}
+        return (read - {*root.outputs}) | {v for v in root.outputs if is_wide(v) and self.maker(v)}
+
+    def _is_asked(self, node: Node) -> bool:
+        """Return whether a node has wide values, and is no Cast or source of the plan."""
+        wide = any(map(is_wide, (*node.inputs, *node.outputs)))
+        return wide and not self.is_cast(node) and not any(map(self.source, node.results))
 
     def _look(self, node: Node) -> None:
         callee = self.calls.of(node, self)
-        found = self._slots(node) if callee is None else callee.slots
-        if not any(map(is_wide, (*node.inputs, *node.outputs))) or self.is_cast(node) or self.widens(node):
+        found = NONE if stays_wide(node) else slots(node.op, node.scope.opset(node.domain), self.dtype)
+        if callee is not None:
+            found = callee.slots
+        if not self._is_asked(node):
             return
         if callee is None:
             self._trace(node)
@@ -107,9 +113,6 @@ class Plan:
             self.called[node] = callee
         if self._is_worth_it(node, reads) or (callee is not None and callee.wanted):
             self.wanted[node] = None
-
-    def _slots(self, node: Node) -> Slots:
-        return NONE if stays_wide(node) else slots(node.op, node.scope.opset(node.domain), self.dtype)
 
     def _obstacle(self, node: Node, reads: list[Value], gives: list[Value], callee: Callee | None) -> str:
         """Return the reason to stay wide, or an empty string."""
@@ -176,52 +179,21 @@ class Plan:
 
     # -- the fewest Casts --------------------------------------------------------------------------------
 
-    def narrow(self) -> list[Node]:
-        """Return the nodes to convert, in order: a minimum cut over values, with cost 1 for each Cast."""
-        return self._cut()[0]
-
-    def costs(self) -> int:
-        """Return the number of Casts after the conversion."""
-        return self._cut()[1]
-
-    def _cut(self) -> tuple[list[Node], int]:
+    def cut(self) -> tuple[list[Node], int]:
+        """Return (nodes to convert, in order, number of Casts then): a minimum cut over values, a Cast costs 1."""
         vertex = {node: i + 2 for i, node in enumerate(self.free)}
         network = Network(len(vertex) + 2)
         for node in self.wanted:
-            network.add_edge(vertex[node], _NARROW_SIDE, ALWAYS)
-        stars = [*self._stars(vertex)]
+            network.add_edge(vertex[node], NARROW_SIDE, ALWAYS)
+        stars = [self.star(v, vertex) for v in self.values()]
         for side, vertices in stars:
             network.add_star(side, vertices)
         for node in vertex:
             if (x := scaled_from(node)) is not None:
-                network.tie(vertex[node], self._side(x, vertex))
-        stays = {*network.source_side(_WIDE_SIDE, _NARROW_SIDE)}
+                network.tie(vertex[node], self.star(x, vertex)[0])
+        stays = {*network.source_side(WIDE_SIDE, NARROW_SIDE)}
         casts = sum(any((side in stays) != (i in stays) for i in vertices) for side, vertices in stars)
         return [node for node, i in vertex.items() if i not in stays], casts
-
-    def _side(self, value: Value, vertex: Mapping[Node, int]) -> int:
-        """Return the vertex of a value's producer, or the side of a value that is narrow or wide in any case."""
-        if self.is_narrow(value):
-            return _NARROW_SIDE
-        node = value.producer
-        return vertex[node] if node is not None and self.gives(value) else _WIDE_SIDE
-
-    def _stars(self, vertex: Mapping[Node, int]) -> Iterator[tuple[int, set[int]]]:
-        """Yield (vertex of a value's producer, vertices of its readers in a scope), for each value and reading scope.
-
-        One Cast serves all readers in the scope with the opposite type.
-        """
-        for value in self.values():
-            side = self._side(value, vertex)
-            readers: dict[Graph | None, set[int]] = {value.graph: set()}
-            for n in value.users:
-                is_free = self.reads_free(n, value) and not self.is_cast(n)
-                stays = _NARROW_SIDE if self.is_cast(n) else _WIDE_SIDE
-                readers.setdefault(n.graph, set()).add(vertex[n] if is_free else stays)
-            if value.is_output:
-                readers[value.graph].add(_NARROW_SIDE if value in self.interface else _WIDE_SIDE)
-            for vertices in readers.values():
-                yield side, vertices - {side}
 
     def values(self) -> Iterator[Value]:
         """Yield wide values produced by nodes or given by callers, in order."""
@@ -231,36 +203,20 @@ class Plan:
             for node in scope:
                 yield from (v for v in node.results if not v.constant and is_wide(v))
 
-    def gives(self, value: Value) -> bool:
-        """Whether the value becomes narrow with its producer."""
+    # -- answers for the conversion ----------------------------------------------------------------------
+
+    def maker(self, value: Value) -> Node | None:
         node = value.producer
-        return node in self.free and self.free[node].gives(value.index)
+        return node if node in self.free and self.free[node].gives(value.index) else None
 
-    def reads_free(self, node: Node, value: Value) -> bool:
-        """Whether the node reads the value in its own type, wide or narrow."""
-        found = self.free.get(node)
-        return found is not None and all(found.takes(i) for i in node.places(value))
+    def reader(self, node: Node, index: int) -> Node | None:
+        return node if node in self.free and self.free[node].takes(index) else None
 
-    def is_narrow(self, value: Value) -> bool:
-        """Whether a narrow form exists in any case: an input, or the operand of a widening Cast.
+    def constant(self, value: Value) -> Array:
+        return self.weight(value).array
 
-        An output has the type of its producer; a Cast behind it is counted.
-        """
-        return (value in self.interface and value.producer is None) or self.narrow_source(value) is not None
-
-    def narrow_source(self, value: Value) -> Value | None:
-        """Return the narrow value cast to `value`, or None."""
-        node = value.producer
-        return node.input(0) if node is not None and self.widens(node) else None
-
-    def widens(self, node: Node) -> bool:
-        """Whether a node is a Cast from the narrow type."""
-        source = node.input(0) if node.op == "Cast" else None
-        return source is not None and types.dtype(source) == self.code
-
-    def is_cast(self, node: Node) -> bool:
-        """Whether a node is a Cast to the narrow type."""
-        return node.op == "Cast" and node.attr("to") == self.code
+    def fill(self, node: Node) -> Array:
+        return fill(node, self.dtype).array
 
 
 def is_wide(value: Value | None) -> TypeGuard[Value]:

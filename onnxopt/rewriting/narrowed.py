@@ -6,158 +6,44 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, zip_longest
-from typing import Any, Final
+from typing import Final
 
 from onnx import FunctionProto, NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.narrowing import NONE, RESULT_TYPE, Slots, fill
+from onnxopt.analysis.facts import infer_new
+from onnxopt.analysis.narrowing import NONE, Slots
 from onnxopt.analysis.shapes.sweep import type_outputs
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label, inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_functions
-from onnxopt.proto.messages import make_node, tensor_type
-from onnxopt.rewriting.narrow_plan import FLOAT, Decline, Plan, is_wide
+from onnxopt.proto.messages import tensor_type
+from onnxopt.rewriting.narrow_plan import Decline, FloatPlan
+from onnxopt.rewriting.retyping import Retyping
 
 
-class Conversion:
-    """Converts nodes, and inserts Casts between narrow and wide ones."""
+def convert(plan: FloatPlan, chosen: dict[Node, None]) -> None:
+    """Convert the chosen nodes of a plan, and let chosen calls call narrow copies of their functions."""
+    plan.chosen = chosen
+    Retyping(plan).apply()
+    for node, callee in plan.called.items():
+        if node in chosen:
+            _call(node, plan.calls.converted(callee))
 
-    def __init__(self, plan: Plan, narrow: dict[Node, None]) -> None:
-        self.plan = plan
-        self.model = plan.model
-        self.narrow = narrow
-        self.casts: dict[tuple[Value, Graph], Value] = {}
-        self.constants: dict[Value, Value] = {}
-        self.changed: set[str] = set()  # names of values with a changed type
 
-    def apply(self) -> None:
-        plan = self.plan
-        values = list(plan.values())
-        made = {v: plan.gives(v) and v.producer in self.narrow for v in values}
-        for node in self.narrow:
-            if any(made.get(v, False) for v in node.results):
-                self._set_type(node)
-            self._narrow_constants(node)
-        for value in values:
-            self._cast_readers(value, made[value])
-        self._declare()
-        for node, callee in plan.called.items():
-            if node in self.narrow:
-                self._call(node, callee)
-
-    def _narrow_constants(self, node: Node) -> None:
-        for i, v in enumerate(node.inputs):
-            if is_wide(v) and v.constant and self.plan.free[node].takes(i):
-                node.set_input(i, self._constant(v))
-
-    def _cast_readers(self, value: Value, is_made_narrow: bool) -> None:
-        """Let the readers of a value read its wide or narrow form."""
-        # A Cast to float32 may read a converted value by now; a converted Cast widens nothing.
-        source = self.plan.narrow_source(value) if value.producer not in self.narrow else None
-        given = value in self.plan.interface
-        if source is not None:
-            self._bypass(value, source)
-        elif value.is_output and value.producer is not None and is_made_narrow != given:
-            self._feed(value, self._give_out(value, is_made_narrow), given)
-        else:
-            self._feed(value, None, is_made_narrow or given)
-
-    def _call(self, node: Node, callee: Callee) -> None:
-        """Replace a call by a call of the function's narrow copy."""
-        graph = node.scope
-        proto = NodeProto()
-        proto.CopyFrom(node.proto)
-        proto.op_type, proto.overload = self.plan.calls.converted(callee), ""
-        call = graph.insert(Node(proto, list(node.inputs), []), node.next)
-        for i, value in enumerate(list(node.outputs)):
-            if value is not None:
-                graph.take_over(value, call, i, removed=True)
-        graph.remove(node)
-
-    def _code(self, is_narrow: bool) -> int:
-        return self.plan.code if is_narrow else FLOAT
-
-    def _feed(self, value: Value, other: Value | None, is_narrow: bool) -> None:
-        """Give each reader of `value` its type. `is_narrow`: type of `value`; `other`: the value in the other type."""
-        if is_narrow:
-            value.dtype = self.plan.code
-            self.changed.add(value.name)
-        for user in list(value.users):
-            for i in user.places(value):
-                wanted = user in self.narrow and self.plan.free[user].takes(i)
-                if wanted != is_narrow and not self.plan.is_cast(user):
-                    user.set_input(i, other or self._cast(value, user.scope, wanted))
-
-    def _give_out(self, value: Value, is_narrow: bool) -> Value:
-        """Keep the type of graph output `value`: the producer makes an inner value, cast to the output. Returns the
-        inner value."""
-        graph, node, index = value.graph, value.producer, value.index
-        assert node is not None
-        inner = self._new(value, is_narrow)
-        cast = Node(make_node("Cast", "", "", {"to": self._code(not is_narrow)}), [inner], [])
-        graph.insert(cast, node.next)
-        graph.take_over(value, cast)
-        node.outputs[index] = inner
-        inner.producer, inner.index = node, index
-        return inner
-
-    def _new(self, value: Value, is_narrow: bool) -> Value:
-        name = self.plan.dtype if is_narrow else "float32"
-        made = Value(self.model.names.fresh(f"{value.name}_{name}"), value.graph)
-        made.dtype, made.shape = self._code(is_narrow), value.shape
-        return made
-
-    def _bypass(self, value: Value, source: Value) -> None:
-        """Make converted readers read the operand of a widening Cast."""
-        for user in list(value.users):
-            if user in self.narrow:
-                for i in user.places(value):
-                    if self.plan.free[user].takes(i):
-                        user.set_input(i, source)
-
-    def _cast(self, value: Value, scope: Graph, is_narrow: bool) -> Value:
-        """Return the value in the other type, cast in the reading scope; captured values stay unchanged."""
-        known = self.casts.get((value, scope))
-        if known is not None:
-            return known
-        made = self.casts[value, scope] = self._new(value, is_narrow)
-        node = Node(make_node("Cast", "", "", {"to": self._code(is_narrow)}), [value], [made])
-        behind = value.producer if value.graph is scope else None
-        scope.insert(node, behind.next if behind is not None else scope.first)
-        return made
-
-    def _constant(self, value: Value) -> Value:
-        if value not in self.constants:
-            array = self.plan.weight(value).array
-            assert array is not None
-            self.constants[value] = value.graph.constant(array, f"{value.name}_{self.plan.dtype}", value.producer)
-        return self.constants[value]
-
-    def _set_type(self, node: Node) -> None:
-        """Set the attribute with the result type of an operator."""
-        attribute = RESULT_TYPE.get(node.op)
-        if attribute == "value":
-            node.set_attr("value", fill(node, self.plan.dtype).array)
-        elif attribute is not None:
-            node.set_attr(attribute, self.plan.code)
-
-    def _declare(self) -> None:
-        """Update declared types."""
-        model = self.model
-        for scope in self.plan.open:
-            proto: Any = scope.proto
-            ends = () if scope.is_function else (*proto.output, *(proto.input if scope is model.graph else ()))
-            for info in (*proto.value_info, *ends):
-                if info.name in self.changed and info.type.tensor_type.elem_type == FLOAT:
-                    info.type.tensor_type.elem_type = self.plan.code
-        if not self.plan.keep_io and not self.plan.root.is_function:
-            model.interface = interface_of(model.proto)
-        model.analyses.clear()
-        model.version += 1
+def _call(node: Node, name: str) -> None:
+    """Replace a call by a call of the function's narrow copy."""
+    graph = node.scope
+    proto = NodeProto()
+    proto.CopyFrom(node.proto)
+    proto.op_type, proto.overload = name, ""
+    call = graph.insert(Node(proto, list(node.inputs), []), node.next)
+    for i, value in enumerate(list(node.outputs)):
+        if value is not None:
+            graph.take_over(value, call, i, removed=True)
+    graph.remove(node)
 
 
 # -- calls of model-local functions -------------------------------------------------------------------------------
@@ -207,7 +93,7 @@ class Calls:
         self._made: dict[_Call, str] = {}  # names of narrow copies
         self._open: list[str] = []  # functions being examined, to detect recursion
 
-    def of(self, node: Node, plan: Plan) -> Callee | None:
+    def of(self, node: Node, plan: FloatPlan) -> Callee | None:
         """Return the function called by a node, or None for an operator. Sets unknown types of the node's outputs."""
         callee = self._of(node, plan.indices)
         if callee is not None:
@@ -246,8 +132,8 @@ class Calls:
                 why = _NO_GAIN
             return Callee(call, kinds, indices, NONE if why else Slots(given, made), bool(plan.wanted), why)
 
-    def _plan(self, function: Graph, call: _Call, decline: Decline) -> Plan:
-        return Plan(
+    def _plan(self, function: Graph, call: _Call, decline: Decline) -> FloatPlan:
+        return FloatPlan(
             function,
             self,
             decline=decline,
@@ -271,7 +157,7 @@ class Calls:
             forget_unstored(inner_scopes(copy))
             with self._typed(copy, call):
                 plan = self._plan(copy, call, lambda reason, example: None)  # declines were reported for the original
-                Conversion(plan, dict.fromkeys(plan.narrow())).apply()
+                convert(plan, dict.fromkeys(plan.cut()[0]))
             self._made[call] = proto.name
         return self._made[call]
 
@@ -287,12 +173,9 @@ class Calls:
         try:
             yield
         finally:
-            self._forget(function)
-
-    def _forget(self, function: Graph) -> None:
-        for scope in inner_scopes(function):
-            for v in (*scope.inputs, *(v for node in scope for v in node.results)):
-                v.dtype, v.shape = 0, None
+            for scope in inner_scopes(function):
+                for v in (*scope.inputs, *(v for node in scope for v in node.results)):
+                    v.dtype, v.shape = 0, None
 
     def _type(self, scope: Graph) -> None:
         for node in scope:
@@ -306,7 +189,7 @@ class Calls:
                 self._type_body(node, body)
             type_outputs(node)
             if any(v is not None and not v.constant and not v.dtype for v in node.outputs):
-                types.infer_node(node)
+                infer_new(node)
 
     def _type_body(self, node: Node, body: Graph) -> None:
         """Set types of a body's inputs, as declared or else as the node's inputs; and of the node's results."""
@@ -319,16 +202,13 @@ class Calls:
                 result.dtype = types.dtype(made)
 
 
-def _gains(plan: Plan) -> bool:
-    """Whether narrow inputs and outputs add at most one Cast each inside the function."""
-    ends = plan.interface
-    if not ends:
-        return False
-    casts = plan.costs()
+def _gains(plan: FloatPlan) -> bool:
+    """Whether narrow ends add fewer Casts inside the function than one each, which they may save outside."""
+    casts, ends = plan.cut()[1], plan.interface
     plan.interface = set()
-    casts -= plan.costs()
+    casts -= plan.cut()[1]
     plan.interface = ends
-    return casts <= len(ends)
+    return casts < len(ends)
 
 
 def forget_unstored(scopes: Iterable[Graph]) -> None:

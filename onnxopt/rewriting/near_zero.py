@@ -56,7 +56,7 @@ def _tells(node: Node, v: Value) -> bool:
     if node.op == "MaxPool":
         return len(node.outputs) > 1  # indices
     if node.op == "Mul":
-        return _most(node) > _MAX_FACTOR
+        return any(np.abs(_float(u)).max(initial=0) > _MAX_FACTOR for u in node.operands if u.constant)
     if node.op == "Div":
         return 1 in node.places(v) or _least(node, v) * _MAX_FACTOR < 1
     return node.op == "Pow" and 0 in node.places(v) and not _keeps_zero(node)
@@ -98,8 +98,8 @@ def _raises(node: Node, v: Value) -> bool:
 
 
 def _keeps_zero(power: Node) -> bool:
-    exponent = power.inputs[1]
-    return exponent is not None and exponent.constant and bool((_float(exponent) > 0).all())
+    exponent = power.operands[1]
+    return exponent.constant and bool((_float(exponent) > 0).all())
 
 
 def _least(node: Node, v: Value) -> float:
@@ -108,12 +108,6 @@ def _least(node: Node, v: Value) -> float:
     if not others or not all(u.constant for u in others):
         return 1.0 if node.op == "Div" else 0.0
     return float(min(np.abs(_float(u)).min(initial=np.inf) for u in others))
-
-
-def _most(node: Node) -> float:
-    """Return the largest magnitude of a node's constant operands."""
-    constants = (u for u in node.operands if u.constant)
-    return float(max((np.abs(_float(u)).max(initial=0) for u in constants), default=0))
 
 
 def _float(constant: Value) -> Array:

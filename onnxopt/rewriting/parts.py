@@ -154,8 +154,8 @@ def _picked(gather: Node, rank: int) -> list[tuple[int, int, int, int]]:
 
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:
-    """Whether a Transpose keeps the element order and its neighbour `beside` is a Reshape."""
-    if beside is None or not _has_constant_dims(beside):
+    """Whether a Transpose keeps the element order, and its neighbour `beside` is a Reshape, or alike, to constants."""
+    if beside is None or beside.op not in SAME_ORDER or not all(v.constant for v in beside.operands[1:]):
         return False
     if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
         return False
@@ -188,11 +188,6 @@ def keeps_order(node: Node) -> bool:
 def _moves_ones(dims: Sequence[Dim], perm: Sequence[int]) -> bool:
     moving = [i for i in perm if dims[i] != 1]
     return moving == sorted(moving)
-
-
-def _has_constant_dims(node: Node) -> bool:
-    """Whether a node is a Reshape, or a similar operator, with constant operands."""
-    return node.op in SAME_ORDER and all(v.constant for v in node.operands[1:])
 
 
 def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:
@@ -244,6 +239,12 @@ def _beside(node: Node, part: Value, position: int, rank: int) -> Value | None:
     return other if other is not None and other.is_stored and len(other.constant_type()[1]) <= rank else None
 
 
+def _may_widen(arrays: list[Array], axis: int, sizes: Sequence[int]) -> bool:
+    """Return whether the lengths along the axis are 1 or the given sizes, and few bytes are repeated."""
+    fits = all(a.shape[axis] in (1, n) for a, n in zip(arrays, sizes))
+    return fits and sum(a.nbytes * n for a, n in zip(arrays, sizes) if a.shape[axis] != n) <= _MAX_REPEATED
+
+
 def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array | None:
     """Return the constants concatenated along axis -back, each as wide as its part; the first if equal for all
     parts."""
@@ -256,9 +257,7 @@ def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array 
     wide, at = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays], rank - back
     if len({(a.shape[:at], a.shape[at + 1 :]) for a in wide}) > 1:
         return None
-    if any(a.shape[at] not in (1, n) for a, n in zip(wide, sizes)):
-        return None
-    if sum(a.nbytes * n for a, n in zip(wide, sizes) if a.shape[at] != n) > _MAX_REPEATED:
+    if not _may_widen(wide, at, sizes):
         return None
     shapes = [(*a.shape[:at], n, *a.shape[at + 1 :]) for a, n in zip(wide, sizes)]
     return np.concatenate([*map(np.broadcast_to, wide, shapes)], axis=at)
@@ -283,28 +282,30 @@ def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequen
     return Plan(followers, len(front), tuple(counts), (*out[: len(front)], sum(counts), *behind), (joined,))
 
 
+def _target_of(node: Node) -> list[int] | None:
+    """Return the constant target of a Reshape, in which 0 copies a dim; else None."""
+    target = array_of(node.input(1))
+    return None if target is None or (node.attr("allowzero", 0) and 0 in target) else target.tolist()
+
+
 def _rows(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
     """Plan […, N, D] to […, N D], with the axes from the split one on as one, and equal axes in front."""
     front, inner = shape[:axis], [n for n in shape[axis + 1 :] if isinstance(n, int)]
-    given = [(array_of(node.input(1)), node.attr("allowzero", 0)) for node in followers]
-    targets = [target for target, zero in given if target is not None and not (zero and 0 in target)]
+    targets = [target for node in followers if (target := _target_of(node)) is not None]
     if None in front or len(inner) < len(shape) - axis - 1 or len(targets) < len(followers):
         return None
     made = tuple(size * prod(inner) for size in sizes)
     if [types.shape(n.output) for n in followers] != [(*front, n) for n in made]:
         return None
-    target = np.array([*targets[0][:-1], sum(made)], np.int64)
-    return Plan(followers, axis, made, (*front, sum(made)), (target,))
+    joined = np.array([*targets[0][:-1], sum(made)], np.int64)
+    return Plan(followers, axis, made, (*front, sum(made)), (joined,))
 
 
 def _heads(node: Node, size: int) -> tuple[list[int], int, list[int]] | None:
     """Return (target in front, heads, sizes behind) of a Reshape of the last axis, of `size`, to heads and their width,
     with axes of size 1 between; None for others."""
-    given, dims = node.input(1), types.shape(node.output)
-    if given is None or not given.constant or dims is None:
-        return None
-    target = given.array.tolist()
-    if not len(target) == len(dims) > 1 or (node.attr("allowzero", 0) and 0 in target):
+    target, dims = _target_of(node), types.shape(node.output)
+    if target is None or dims is None or not len(target) == len(dims) > 1:
         return None
     place, width = len(dims) - 2, dims[-1]
     while place and dims[place] == 1 != width != size:

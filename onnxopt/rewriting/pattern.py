@@ -48,10 +48,13 @@ class Const:
 
 @dataclass(eq=False, repr=False)
 class Literal:
-    """A constant equal to `array` in type, shape and every element, floats within `tolerance`."""
+    """A constant equal to `array` in type, shape and elements, floats within `tolerance`; or a tensor as attribute."""
 
     array: Array
     tolerance: float = 0.0
+
+    def __call__(self, found: Any) -> bool:
+        return isinstance(found, np.ndarray) and np.array_equal(found, self.array)
 
 
 @dataclass(frozen=True, repr=False)
@@ -222,6 +225,13 @@ def depth(pattern: Pattern) -> int:
     return 0
 
 
+def _call_text(call: Call) -> str:
+    inputs = [text(p) for p in call.inputs] + (["..."] if call.variadic else [])
+    inputs += [f"{name}={shown(value)}" for name, value in call.attributes]
+    inputs += [f"reads={'|'.join(sorted(call.reads))}"] if call.reads else []
+    return f"{'|'.join(call.ops)}({', '.join(inputs)})"
+
+
 def text(pattern: Pattern) -> str:
     """Return the pattern as readable text."""
     if isinstance(pattern, Var):
@@ -231,10 +241,7 @@ def text(pattern: Pattern) -> str:
     if isinstance(pattern, Either):
         return " | ".join(text(p) for p in pattern.choices)
     if isinstance(pattern, Call):
-        inputs = [text(p) for p in pattern.inputs] + (["..."] if pattern.variadic else [])
-        inputs += [f"{name}={shown(value)}" for name, value in pattern.attributes]
-        inputs += [f"reads={'|'.join(sorted(pattern.reads))}"] if pattern.reads else []
-        return f"{'|'.join(pattern.ops)}({', '.join(inputs)})"
+        return _call_text(pattern)
     if pattern is None:
         return "_"
     if isinstance(pattern, Literal):

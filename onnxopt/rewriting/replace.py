@@ -119,10 +119,13 @@ def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
             old.learn(new)
             graph.take_over(old, maker, new.index, removed=True)
     for node in m.new_nodes:
-        for v in node.results:
-            if v.name == _UNNAMED:
-                base = pairs[0][0].name if pairs else node.op
-                v.rename(graph.model.names.fresh(base, f"_{node.op}"))
+        _name_results(node, pairs[0][0].name if pairs else node.op, graph)
+
+
+def _name_results(node: Node, base: str, graph: Graph) -> None:
+    for v in node.results:
+        if v.name == _UNNAMED:
+            v.rename(graph.model.names.fresh(base, f"_{node.op}"))
 
 
 def _remove_replaced(m: Match, before: Sequence[Sequence[Value | None]]) -> None:
@@ -178,12 +181,17 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
         if m.anchor.op == "Identity" and old.output_count and m.graph.needs_copy(new) and not old.users:
             raise Declined("a graph output is produced by a node")
     for old, new in pairs:
-        if new is old and m.results is None:
-            raise refusal(m.graph, m.anchor, f"what replaces `{old.name}` is `{old.name}` itself", hint=_ITSELF)
-        made = m.new_nodes.index(new.producer) if new.producer in m.new_nodes else -1
-        if reader := next((node for node in m.new_nodes[: made + 1] if old in node.inputs), None):
-            raise refusal(m.graph, m.anchor, f"what replaces it is made of its result, by {reader.op}", hint=_READS)
+        _require_independent(m, old, new)
     return pairs
+
+
+def _require_independent(m: Match, old: Value, new: Value) -> None:
+    """Raise EmissionError if the new value is the old one, or made of the old one."""
+    if new is old and m.results is None:
+        raise refusal(m.graph, m.anchor, f"what replaces `{old.name}` is `{old.name}` itself", hint=_ITSELF)
+    made = m.new_nodes.index(new.producer) if new.producer in m.new_nodes else -1
+    if reader := next((node for node in m.new_nodes[: made + 1] if old in node.inputs), None):
+        raise refusal(m.graph, m.anchor, f"what replaces it is made of its result, by {reader.op}", hint=_READS)
 
 
 def _fits(result: object, wanted: int) -> bool:
@@ -200,18 +208,23 @@ def _shown(result: object) -> str:
     return "nothing" if result is None else an(type(result).__name__)
 
 
+def _pairs_of_anchor(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
+    pairs: list[tuple[Value, Value]] = []
+    for i, old in enumerate(m.anchor.outputs):
+        if old is None or not (old.users or old.output_count):
+            continue
+        new = results[i] if i < len(results) else None
+        if new is None:
+            raise Declined(f"output {i} of {m.anchor.op} is used")
+        pairs.append((old, new))
+    return pairs
+
+
 def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
     """Return the (old, new) values. Raises Declined if a used output has no replacement."""
     pairs: list[tuple[Value, Value]] = []
     if m.results is None:
-        for i, old in enumerate(m.anchor.outputs):
-            if old is None or not (old.users or old.output_count):
-                continue
-            new = results[i] if i < len(results) else None
-            if new is None:
-                raise Declined(f"output {i} of {m.anchor.op} is used")
-            pairs.append((old, new))
-        return pairs
+        return _pairs_of_anchor(m, results)
     for root in m.bindings.roots:
         for i in root.used_outputs():
             if root.outputs[i] not in m.results:
@@ -294,7 +307,8 @@ def obstacle(graph: Graph, body: Graph) -> str:
         return "the body is marked to be left alone"
     if body.initializers and not graph.holds_initializers:
         return "the body has initializers, a function cannot"
-    if len(body.proto.sparse_initializer) or _hands_on_outer(body):
+    inner = (b for n in body.walk() for b in n.bodies.values())  # inlining renames what they hand on
+    if len(body.proto.sparse_initializer) or any(v.graph is body for b in inner for v in b.outputs):
         return "a body inside hands out what is not its own, or is sparse"
     return ""
 
@@ -302,12 +316,6 @@ def obstacle(graph: Graph, body: Graph) -> str:
 def misleads(pairs: Iterable[tuple[Value | None, Array | Value | None]]) -> bool:
     """Whether replacing each value by its partner may make onnxruntime reject a body that never runs."""
     return any(v is not None and r is not None and v.is_used and is_refused(v, r) for v, r in pairs)
-
-
-def _hands_on_outer(body: Graph) -> bool:
-    """Whether a nested body outputs a value of `body`, which inlining renames."""
-    inner = [b for n in body.walk() for b in n.bodies.values()]
-    return any(v.graph is body for b in inner for v in b.outputs)
 
 
 def forward_results(graph: Graph, node: Node, results: Sequence[Value | None]) -> None:

@@ -43,7 +43,7 @@ class Reshaped(Relayout):
         alone = not v.is_output and self.inside.issuperset(v.users)
         if alone and node is not None and node.op == "Transpose" and (end := self._enters_turned(v, node)) is not None:
             return end
-        x = node.inputs[0] if node is not None and keeps_order(node) and node.graph is self.graph else None
+        x = self._in_order(node)
         if x is not None and (self.keeps(x.producer) or x.producer in self.inside):
             return None
         if x is not None and (target := self.sizes(types.shape(x), wanted)) is not None:
@@ -57,6 +57,10 @@ class Reshaped(Relayout):
     def reshaped(self, v: Value, x: Value, target: Sequence[int], saved: int) -> End[Node]:
         """Return an end where the region reads a Reshape of `x`."""
         return End(saved, lambda before: self.reshape(x, target, self.new(v), before).output, source=x, target=target)
+
+    def _in_order(self, node: Node | None) -> Value | None:
+        """Return the value whose elements the node hands on in order; None for other nodes."""
+        return node.inputs[0] if node is not None and keeps_order(node) and node.graph is self.graph else None
 
     def _enters_turned(self, v: Value, transpose: Node) -> End[Node] | None:
         """Return the end at v = Transpose(Reshape(x)), where both work in the view; None if impossible."""

@@ -134,25 +134,26 @@ FORMS: Final = {
 _SCALAR_ATTRIBUTES: Final = frozenset({"max", "min", "value"})  # of the data's type; the others are integer lists
 
 
+def _as_operand(node: Node, name: str, x: Value | None) -> Value | None:
+    """Return a detached value for an attribute, constant if readable; None if absent."""
+    attribute = node.attr(name)
+    if attribute is None:
+        return None
+    value = Value("", node.scope)
+    kind = dtype(x) if x is not None and name in _SCALAR_ATTRIBUTES else TensorProto.INT64
+    if kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64) and attribute is not UNKNOWN:
+        value.constant = True
+        value.array = np.array(attribute, numpy_dtype(kind))
+    return value
+
+
 def canonical_operands(node: Node) -> list[Value | None]:
     """Return the inputs of a node, with detached constants for attributes that later opsets take as inputs."""
     form = FORMS.get(node.op)
     if form is None or not form.first <= node.scope.opset() < form.since or len(node.inputs) != 1:
         return node.inputs
     x = node.inputs[0]
-    found: list[Value | None] = [x]
-    for name in form.names:
-        attribute = node.attr(name)
-        if attribute is None:
-            found.append(None)
-            continue
-        value = Value("", node.scope)
-        found.append(value)
-        kind = dtype(x) if x is not None and name in _SCALAR_ATTRIBUTES else TensorProto.INT64
-        readable = kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64)
-        if readable and attribute is not UNKNOWN:  # otherwise not known as a constant
-            value.constant = True
-            value.array = np.array(attribute, numpy_dtype(kind))
+    found = [x, *(_as_operand(node, name, x) for name in form.names)]
     while found and found[-1] is None:
         found.pop()
     return found
@@ -182,19 +183,17 @@ def attributes(form: AttributeForm, values: list[Value | None]) -> dict[str, obj
         if i >= len(form.names) or not v.constant:
             raise Declined(f"an attribute has to say it before opset {form.since}")
         name, array = form.names[i], v.array
-        if name in _SCALAR_ATTRIBUTES and not _is_single_precision(array):
+        if name in _SCALAR_ATTRIBUTES and not (array.astype(np.float32).astype(array.dtype) == array).all():
             raise Declined("the attribute holds single precision only")
         found[name] = float(array.reshape(())) if name in _SCALAR_ATTRIBUTES else array.reshape(-1).tolist()
     return found
 
 
-def _is_single_precision(array: Array) -> bool:
-    return bool((array.astype(np.float32).astype(array.dtype) == array).all())
-
-
 # -- guards and builders shared by rules of several passes --------------------------------------------------------
 
 _MAX_READERS: Final = 4  # readers examined
+FORMULA: Final = "it ends a normalization or Gelu, which runtimes run as one operator"
+FOLDS: Final = ("conv-add-folding", "matmul-scale-folding", "scale-propagation")  # passes that take factors of formulas
 
 
 def quantized(m: Match, x: Value) -> bool:
@@ -242,20 +241,12 @@ def _is_weight(v: Value) -> bool:
 
 def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
     """Whether Reshape of `dims` to `target` (0: copy, -1: infer) is the identity."""
-    unknown = 0
-    for d, t in zip(dims, target):
-        if t == 0 and not allowzero:
-            continue
-        if isinstance(d, int) and d == t:
-            continue
-        unknown += 1
-        if t != -1:
-            return False
-    if unknown == 0:
+    others = [t for d, t in zip(dims, target) if d != t and (t or allowzero)]
+    if not others:
         return True
     # A single -1 is inferred correctly if all else is unchanged and no zero makes it ambiguous.
     ambiguous = any(d == 0 for d, t in zip(dims, target) if t != -1)
-    return unknown == 1 and not ambiguous and not (allowzero and 0 in target)
+    return others == [-1] and not ambiguous and not (allowzero and 0 in target)
 
 
 def known_axes(m: Match, node: Node) -> list[int] | None:

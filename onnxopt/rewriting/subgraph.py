@@ -247,7 +247,8 @@ class _Instance:
         inputs = [self.build(q, kind) for q in p.inputs]
         domain, _, op_type = p.ops[0].rpartition("::")
         like, count = m.bindings.nodes.get(p.name or ""), self.outputs[p.key]
-        made = m.op[op_type](*inputs, domain=domain, like=like, outputs=count, **dict(p.attributes))
+        attributes = {name: v.array if isinstance(v, Literal) else v for name, v in p.attributes}
+        made = m.op[op_type](*inputs, domain=domain, like=like, outputs=count, **attributes)
         return made if isinstance(made, tuple) else (made,)
 
 

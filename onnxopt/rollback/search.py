@@ -181,7 +181,7 @@ class Search:
 
     def keep(self, folder: Path, error: DifferentResult) -> None:
         """Write the smallest model with the first failure."""
-        from onnxopt.bisection import describe
+        from onnxopt.bisection import Trials, describe
         from onnxopt.io import from_proto, load
         from onnxopt.pipeline import pipeline_text
         from onnxopt.pipeline.reproducer import write_reproducer
@@ -191,7 +191,8 @@ class Search:
         first = self.left_out[0]
         options, submodel, text = first.options, None, pipeline_text(first.options.passes().passes)
         if first.rewrite is not None:
-            found = describe(self.source, options, self.verify_options, first.rewrite, first.record.message)
+            with Trials(self.source, options, self.verify_options) as trials:
+                found = describe(trials, first.rewrite, first.record.message)
             submodel, text = found.submodel, found.pass_text if found.submodel is not None else text
         model = from_proto(submodel) if submodel is not None else load(self.source, stored=True)
         write_reproducer(folder, model, text, dataclasses.replace(options, pipeline=text).context(), error, verify=True)

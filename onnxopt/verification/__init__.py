@@ -6,7 +6,7 @@ Defined here: options and verdict words, all that a run without verification imp
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -121,10 +121,6 @@ class VerifyOptions:
     def share(self, limit: int) -> VerifyOptions:
         """Return the options for a worker limited to `limit` bytes (0: no limit), with room for the runtime."""
         return replace(self, memory=min(self.memory, limit // 2)) if limit else self
-
-    def allowing(self, tolerances: Mapping[str, float]) -> VerifyOptions:
-        """Return the options with the tolerances declared by passes, relative to the range of outputs."""
-        return replace(self, rtol=sum(tolerances.values())) if tolerances else self
 
     @property
     def original_names(self) -> dict[str, str]:

@@ -1,27 +1,29 @@
 """Worker side of a verification: runs the original and the result on all cases.
 
-The worker announces each step beforehand. After a crash, a new worker receives the deaths and known cases, and raises
-`Died` instead of repeating a fatal step.
+The worker announces each step beforehand. After a crash, a new worker receives the deaths and compared cases, and
+raises `Died` instead of repeating a fatal step.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import Recipe
-from onnxopt.verification.inputs.feeding import Data, Read
+from onnxopt.verification.inputs.feeding import Read
 from onnxopt.verification.job import (
     COMPARE,
     JUST_LOAD,
     LOAD,
     OPEN,
+    OPTIMIZED,
     ORIGINAL,
     Answer,
     Begun,
-    Compared,
     Death,
     Job,
     Opened,
@@ -44,21 +46,21 @@ class CaseRunner:
         self.opened = Opened()
         self.is_steady = True  # the original's outputs repeat
         self.left_out = 0  # cases not run for lack of time
+        self.has_loaded = False  # the result is known to load
         self._tell = tell
         self._failure: Exception | None = None  # raised by loading or running the original; prevents any comparison
-        self._answers: list[Answer] | None = None
-        self._requests: list[tuple[Recipe, Read]] = []
-        self._more: list[tuple[Recipe, Read]] = []  # cases added for the current result
-        self._last: Death | None = None  # the last death caused by the original
+        self._requests: dict[str, tuple[Recipe, Read]] = {}  # of the job, by name
+        self._more: dict[str, tuple[Recipe, Read]] = {}  # added for the current result
+        self._answers: dict[str, Answer] = {}  # of the original on `_requests`
         self._submission = Submission("", VerifyOptions())
+        self._deaths: Sequence[Death] = ()  # of earlier workers
         self._count = 0  # steps begun
-        self.has_loaded = False  # the result is known to load
 
     # -- original -------------------------------------------------------------------------------------------
 
     def open(self, job: Job) -> None:
         """Load the original, and run it unless cases run stepwise or are known. Errors are left to `verify`."""
-        self.job = job
+        self.job, self._deaths = job, job.deaths
         self._tell(Begun(OPEN))
         try:
             self._open(job)
@@ -66,49 +68,30 @@ class CaseRunner:
             self._failure = e
 
     def _open(self, job: Job) -> None:
-        for death in job.deaths:
-            if death.step == OPEN:
-                raise died_of(death)
+        self._refuse_dead(OPEN)
         self.judge.open(job)
-        self.plan, self._requests = (job.plan, [*job.requests]) if job.plan is not None else self.judge.own_cases()
-        for death in job.deaths:
-            if not job.stepwise and self._is_of_all(death.step):
-                self._recover(death)
+        self.plan, requests = (job.plan, job.requests) if job.plan is not None else self.judge.own_cases()
+        self._requests = {recipe.name: (recipe, read) for recipe, read in requests}
         if job.ended:
             return
         self.opened = self.judge.plan(self.plan)
         self._tell(self.opened)
-        if not job.stepwise and job.eager:
-            self._work_ahead()
-
-    def _work_ahead(self) -> None:
-        """Run the original, and do work on it that any result needs."""
-        began = time.monotonic()
-        try:
-            self._answers = self._originals()
+        if not job.stepwise and job.eager:  # do work that any result needs
+            began = time.monotonic()
+            self._run_original()
             if time.monotonic() - began < _BRIEF:
                 self.judge.shake_ahead()
             self.judge.read_ahead()
-        except Refused:
-            if self._last is None or not self.plan.least:
-                raise
-            raise died_of(self._last) from None  # `_recover` cannot lengthen the inputs any further
 
-    # -- cases ----------------------------------------------------------------------------------------------
-
-    def _originals(self) -> list[Answer]:
+    def _run_original(self) -> None:
         """Run the original on all requests. Raises Refused if no case runs."""
-        found = [self._original(recipe, read()) for recipe, read in self._requests]
-        for answer, (recipe, _) in zip(found, self._requests):
-            if answer.case.status == "skipped" and recipe.override:
+        found = [self._answer(*request) for request in self._requests.values()]
+        for answer, (recipe, _) in zip(found, self._requests.values()):
+            if not answer.ran and recipe.override:
                 raise Refused(f"the original fails with other values for its initializers: {answer.case.note}")
-        if self.plan.random:
-            self.is_steady = self.judge.deterministic()
         self._tell(Begun(LOAD, self._done))
-        taken = [a for a in found if a.case.status != "skipped"]
-        if not taken:
-            raise Refused(self._why_none(found))
-        return taken
+        if not any(answer.ran for answer in found):
+            raise died_of(self._deaths[-1]) if self.plan.least else Refused(self._why_none(found))
 
     def _why_none(self, found: Sequence[Answer]) -> str:
         """Return why the original runs on no case."""
@@ -118,20 +101,66 @@ class CaseRunner:
             runs = f"onnxruntime cannot load the original ({refused}), and in the reference evaluator it"
         return why.replace("the original does not take it: ", f"{runs} fails on every input tried: ")
 
-    def _original(self, recipe: Recipe, data: Data) -> Answer:
-        self.begin(ORIGINAL + recipe.name)
-        return self.judge.original(recipe, data)
+    # -- cases ----------------------------------------------------------------------------------------------
 
-    @property
-    def _known(self) -> dict[str, Compared]:
-        return self._submission.known
+    def _answer(self, recipe: Recipe, read: Read) -> Answer:
+        """Run the original on a case, unless done. Raises Died for a fatal case, unless cases run stepwise."""
+        name = recipe.name
+        if name in self._answers:
+            return self._answers[name]
+        recipe, answer = self._after_deaths(recipe, ORIGINAL)
+        if answer is None:
+            self.begin(ORIGINAL + name)
+            answer = self.judge.original(recipe, read())
+            if answer.ran and self.plan.random and len(self.judge.kept) == 1:
+                self.is_steady = self.judge.deterministic()
+        if name in self._requests:
+            self._requests[name], self._answers[name] = (recipe, read), answer
+        else:
+            self._more[name] = recipe, read
+        return answer
 
-    @property
-    def _names(self) -> list[str]:
-        return [recipe.name for recipe, _ in self._requests]
+    def _compared(self, recipe: Recipe, read: Read) -> Answer:
+        """Run both models on a case, and return the comparison, unless known.
+
+        For a nondeterministic original, the original's case is returned unchanged.
+        """
+        name = recipe.name
+        if name in self._submission.known:
+            return self._submission.known[name]
+        recipe, dead = self._after_deaths(recipe, COMPARE)
+        answer = dead or self._answer(recipe, read)
+        if not answer.ran or not self.is_steady:
+            return answer
+        self.begin(COMPARE + name)
+        self.hold([name])
+        found = self.judge.compare(name, read().expected)
+        if found.status != DIFFERENT and any(not o.ok for o in found.outputs):
+            found.status = DIFFERENT
+        answer = replace(answer, case=found)
+        self._tell(answer)
+        return answer
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Run the original again on the named cases, unless still in memory."""
+        for name, (recipe, read) in {**self._requests, **self._more}.items():
+            if name in names and name not in self.judge.kept:
+                self.judge.original(recipe, read())
+
+    def _further(self, recipes: Sequence[Recipe]) -> list[Answer]:
+        """Compare on more cases for the current result. A case rejected by, or fatal to, the original is left out."""
+        found: list[Answer] = []
+        for recipe in recipes if self._requests else ():
+            _, read = next(iter(self._requests.values()))
+            try:
+                found.append(self._compared(recipe, read))
+            except Died:
+                self._refuse_dead(COMPARE + recipe.name)
+        return [answer for answer in found if answer.ran]
 
     def _load(self) -> str:
         """Load the result. Returns the reason for a refusal, or "" (also after the time limit)."""
+        self._refuse_dead(LOAD)
         if self.job.ended:
             return ""
         self.begin(LOAD)
@@ -139,111 +168,41 @@ class CaseRunner:
         self.has_loaded = not why
         return why
 
-    def _compare(self, answer: Answer, data: Data | None = None) -> CaseRecord:
-        """Run the result on a case and return the comparison.
+    def _all_compared(self) -> list[Answer]:
+        """Compare on all cases of the job; after a death in a later step, on the known cases.
 
-        For a nondeterministic original, the original's case is returned unchanged.
+        Stepwise, no case begins after the timeout is used up.
         """
-        name = answer.case.name
-        if name in self._known:
-            return self._known[name].case
-        if not self.is_steady:
-            return answer.case
-        self.begin(COMPARE + name)
-        if data is None:
-            self.hold([name])
-        found = self.judge.compare(name, data.expected if data is not None else {})
-        if found.status != DIFFERENT and any(not o.ok for o in found.outputs):
-            found.status = DIFFERENT
-        self._tell(Compared(answer, found))
-        return found
-
-    def hold(self, names: Sequence[str]) -> None:
-        """Run the original again on the named cases, unless still in memory."""
-        for recipe, read in [*self._requests, *self._more]:
-            if recipe.name in names and recipe.name not in self.judge.kept:
-                self.judge.original(recipe, read())
-
-    def _further(self, recipes: Sequence[Recipe]) -> list[Answer]:
-        """Run the original on more cases for the current result. A case fatal to the original is left out."""
-        found: list[Answer] = []
-        for recipe in recipes if self._requests else ():
-            if recipe.name in self._known:
-                found.append(self._known[recipe.name].answer)
-                continue
-            try:
-                answer = self._original(recipe, self._requests[0][1]())
-            except Died:
-                continue
-            if answer.case.status != "skipped":
-                found.append(answer)
-                self._more.append((recipe, self._requests[0][1]))
-        return found
-
-    def _step_by_step(self) -> tuple[list[Answer], list[CaseRecord]]:
-        """Run each case separately: a death is the verdict of its case.
-
-        No case begins after the timeout is used up.
-        """
-        answers: list[Answer] = []
-        cases: list[CaseRecord] = []
-        end = time.monotonic() + self._submission.options.timeout - self._submission.spent
+        alone, known, found = self.job.stepwise, self._submission.known, list[Answer]()
+        end = time.monotonic() + self._submission.options.timeout - self._submission.spent if alone else math.inf
+        names = [name for name in self._requests if name in known and not alone] or [*self._requests]
         self.left_out = 0
-        for i, (recipe, read) in enumerate(self._requests):
-            if answers and time.monotonic() > end:
-                self.left_out = len(self._requests) - i
-                return answers, [*cases, *self._skipped(i, LEFT_OUT)]
-            answer, case = self._alone(recipe, read, bool(answers))
-            cases.append(case)
-            answers += [answer] if answer is not None else []
-            if self.job.ended and recipe.name not in self._known:
-                return answers, [*cases, *self._skipped(i + 1, _UNFINISHED)]
-        return answers, cases
-
-    def _skipped(self, first: int, note: str) -> list[CaseRecord]:
-        return [CaseRecord(name, {}, status="skipped", note=note) for name in self._names[first:]]
-
-    def _alone(self, recipe: Recipe, read: Read, has_others: bool) -> tuple[Answer | None, CaseRecord]:
-        if (known := self._known.get(recipe.name)) is not None:
-            return known.answer, known.case
-        recipe, dead = self._after_deaths(recipe, has_others)
-        if dead is not None:
-            return None, dead
-        data = read()
-        answer = self._original(recipe, data)
-        if answer.case.status == "skipped":
-            return None, answer.case
-        if not has_others and self.plan.random:
-            self.is_steady = self.judge.deterministic()
-        return answer, self._compare(answer, data)
-
-    def _status_after(self, died: Died, recipe: Recipe) -> str:
-        return DIFFERENT if died.is_about(self.job.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
-
-    def _after_deaths(self, recipe: Recipe, has_others: bool) -> tuple[Recipe, CaseRecord | None]:
-        """Return the recipe to run after deaths of workers, tamed if bold, and the case if no run is left."""
-        for death in self._submission.deaths:
-            if death.step not in (ORIGINAL + recipe.name, COMPARE + recipe.name):
-                continue
-            died = died_of(death)
-            status = self._status_after(died, recipe)
-            if status == UNVERIFIED and not death.late and not recipe.tame and recipe.is_bold(self.plan):
-                recipe = recipe._replace(tame=True)
-            elif status != UNVERIFIED or has_others or not self._lengthen(death):
-                return recipe, CaseRecord(recipe.name, {}, status=status, note=str(died))
-        return recipe, None
+        for i, name in enumerate(names):
+            if time.monotonic() > end and any(answer.ran for answer in found):
+                self.left_out = len(names) - i
+                return [*found, *(_skipped(n, LEFT_OUT) for n in names[i:])]
+            found.append(self._compared(*self._requests[name]))
+            if self.job.ended and name not in known:
+                return [*found, *(_skipped(n, _UNFINISHED) for n in names[i + 1 :])]
+        return [answer for answer in found if answer.ran or alone]
 
     # -- deaths ---------------------------------------------------------------------------------------------
 
     def begin(self, step: str) -> None:
         """Announce a step. Raises Died if an earlier worker died of the same step, or time is over."""
-        for death in self._submission.deaths:
-            is_tried_again = self.job.stepwise and step.startswith((ORIGINAL, COMPARE))
-            is_tried_again |= self._is_of_all(step)
-            if (death.step == step and not is_tried_again) or (death.late and not step.startswith(JUST_LOAD)):
+        is_case = step.startswith((ORIGINAL, COMPARE))  # see `_after_deaths`
+        for death in self._deaths:
+            is_late = death.late and not step.startswith((JUST_LOAD, OPTIMIZED))
+            if (death.step == step and not is_case) or is_late:
                 raise died_of(death)
         self._count += 1
         self._tell(Begun(step, self._done))
+
+    def _refuse_dead(self, step: str) -> None:
+        """Raise Died if an earlier worker died in a step."""
+        for death in self._deaths:
+            if death.step == step:
+                raise died_of(death)
 
     @property
     def _done(self) -> float:
@@ -251,34 +210,45 @@ class CaseRunner:
         steps = 2 * len(self._requests) + _OTHER_STEPS
         return min(self._count, steps - 1) / steps
 
-    def _is_of_all(self, step: str) -> bool:
-        """Return whether a step runs the original on a case common to all results."""
-        return step.startswith(ORIGINAL) and step.removeprefix(ORIGINAL) in self._names
+    def _after_deaths(self, recipe: Recipe, step: str) -> tuple[Recipe, Answer | None]:
+        """Return the recipe after deaths of workers in a step, tamed once, or the answer of a case that is not run.
 
-    def _recover(self, death: Death) -> None:
-        """Leave out optional cases, else lengthen inputs, after the original died. Raises Died if neither is left."""
-        died = died_of(death)
-        is_final = death.late or died.is_about(self.job.labels[1])
-        if is_final or not (self._tame() or self._lengthen(death)):
-            raise died
-        self._last = death
+        Raises Died for a fatal case, unless cases run stepwise, or the case is optional.
+        """
+        name, alone = recipe.name, self.job.stepwise
+        for death in self._deaths:
+            if death.step != step + name:
+                continue
+            died = died_of(death)
+            status = self._status_of(recipe, step, died)
+            if status == UNVERIFIED and not death.late and not recipe.tame:
+                recipe = recipe._replace(tame=True)
+            elif status != UNVERIFIED or not self._lengthen(death):
+                if status != "skipped" and not alone:
+                    raise died
+                return recipe, _skipped(name, str(died), status)
+        return recipe, None
 
-    def _tame(self) -> bool:
-        """Leave out optional cases and optional parts of cases. Returns False if none were left."""
-        is_tried = {recipe.name: recipe.wide or recipe.single or recipe.flags > 0 for recipe, _ in self._requests}
-        bold = any(is_tried[recipe.name] or recipe.is_bold(self.plan) for recipe, _ in self._requests)
-        self._requests = [
-            (recipe._replace(tame=True), read) for recipe, read in self._requests if not is_tried[recipe.name]
-        ]
-        return bold
+    def _status_of(self, recipe: Recipe, step: str, died: Died) -> str:
+        """Return the status of a case after a death in a step."""
+        if step == COMPARE and died.is_about(self.job.labels[1]):
+            return DIFFERENT
+        is_optional = recipe.wide or (not self.job.stepwise and (recipe.single or recipe.flags > 0))
+        return "skipped" if is_optional else UNVERIFIED
 
     def _lengthen(self, death: Death) -> bool:
         """Lengthen the inputs, as the original may have died of short ones.
 
-        Returns False if already done, or if the death was a timeout, an out-of-memory kill, or not in the original.
+        Returns False if already done or others were accepted, or if the death was a timeout, an out-of-memory kill, or
+        not in the original.
         """
-        is_running = death.state == f"running {self.job.labels[0]}"
+        is_running = death.state == f"running {self.job.labels[0]}" and self.judge.base is None
         return is_running and not death.late and "SIGKILL" not in death.how and self.plan.lengthen()
+
+
+def _skipped(name: str, note: str, status: str = "skipped") -> Answer:
+    """Return a case that did not run."""
+    return Answer(CaseRecord(name, {}, status=status, note=note), ran=False)
 
 
 def died_of(death: Death) -> Died:

@@ -17,7 +17,7 @@ import numpy as np
 from onnxopt.proto.element_types import BY_NAME, element_kind
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.records import MeasuredRecord, OutputRecord
-from onnxopt.verification.rounding import EPSILON, INFINITE, NO_NUMBER, as_single, difference, is_float
+from onnxopt.verification.rounding import EPSILON, INFINITE, NO_NUMBER, Difference, as_single, difference, is_float
 from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
@@ -148,10 +148,6 @@ def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float)
     return rtol, least if options.atol is None else options.atol
 
 
-def _element_type(value: Any) -> str:
-    return _kind(value[0] if isinstance(value, list) and value else value)[0]
-
-
 def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float = 0.0) -> OutputRecord:
     """Return the comparison of the result's output `b` with the original's `a`. `explained`: see `tolerance`."""
     is_narrow = options.dtype and getattr(b, "dtype", None) == options.dtype
@@ -165,13 +161,19 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float 
         _discrete(record, a, b, found.largest, options)
     else:
         record.max_abs, record.max_rel = found.largest, found.relative
-        dtype = _element_type(a)
-        rtol, atol = tolerance(dtype, options, explained, found.span)
-        if found.largest > atol + rtol * found.span:
-            record.ok, record.note = False, found.words
-        elif found.largest and isinstance(a, np.ndarray) and not options.by_tolerance:
-            record.uneven = _is_uneven(a, b, min(_MAX_ROUNDINGS * EPSILON.get(dtype, EPSILON["float32"]), _CRUDE), atol)
+        _continuous(record, a, b, found, options, explained)
     return record
+
+
+def _continuous(
+    record: OutputRecord, a: Any, b: Any, found: Difference, options: VerifyOptions, explained: float
+) -> None:
+    dtype, _ = _kind(a[0] if isinstance(a, list) and a else a)
+    rtol, atol = tolerance(dtype, options, explained, found.span)
+    if found.largest > atol + rtol * found.span:
+        record.ok, record.note = False, found.words
+    elif found.largest and isinstance(a, np.ndarray) and not options.by_tolerance:
+        record.uneven = _is_uneven(a, b, min(_MAX_ROUNDINGS * EPSILON.get(dtype, EPSILON["float32"]), _CRUDE), atol)
 
 
 _PART: Final = 3  # elements; smaller slices are not examined
@@ -239,18 +241,23 @@ def evidence(value: Any) -> Evidence | None:
     """Return the evidence of a numeric tensor; None for sequences, strings and others, which are not judged."""
     if not isinstance(value, np.ndarray) or element_kind(value) not in "fiub":
         return None
-    if not value.size:
-        return Evidence("is empty")
-    if not value.any():
-        return Evidence("is all zero")
-    if element_kind(value) == "f" and not np.isfinite(value).any():
-        return Evidence("is all NaN or infinite")
+    if said := _blank_as(value):
+        return Evidence(said)
     is_uniform = all(bool((part == value.flat[0]).all()) for part in (value.reshape(-1)[:_PREFIX], value))
     if element_kind(value) == "f" and np.isnan(value).any():
         return Evidence("")
     # Via bytes, as a float of 8 bits has no buffer.
     digest = zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
     return Evidence("", is_uniform and value.size > 1, (*value.shape, digest))
+
+
+def _blank_as(value: Any) -> str:
+    """Return, in words, how a numeric tensor is blank; "" otherwise."""
+    if not value.size:
+        return "is empty"
+    if not value.any():
+        return "is all zero"
+    return "is all NaN or infinite" if element_kind(value) == "f" and not np.isfinite(value).any() else ""
 
 
 def is_blank(value: Any) -> bool:
@@ -273,12 +280,16 @@ def is_dull(value: Any) -> bool:
         return isinstance(value, list) and not value
     if element_kind(value) != "f":
         return not value.size
-    for part in (value.reshape(-1)[:_PREFIX], value):  # the first elements suffice for most
-        low, high = part.min(initial=np.inf), part.max(initial=-np.inf)
-        two = part.size > _TWO_BOUNDS and bool(((part == low) | (part == high)).all())
-        if not (two or not (part != low).any() or np.isnan(part).all()):
-            return False
-    return value.size != 1 or not value.any()
+    # The first elements suffice for most.
+    is_at_bounds = all(map(_is_at_bounds, (value.reshape(-1)[:_PREFIX], value)))
+    return is_at_bounds and (value.size != 1 or not value.any())
+
+
+def _is_at_bounds(part: Any) -> bool:
+    """Return whether floats are all equal, all at two bounds, or all NaN."""
+    low, high = part.min(initial=np.inf), part.max(initial=-np.inf)
+    two = part.size > _TWO_BOUNDS and bool(((part == low) | (part == high)).all())
+    return two or not (part != low).any() or bool(np.isnan(part).all())
 
 
 _PREFIX: Final = 64
@@ -294,8 +305,10 @@ def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
     if not found or len(found) < len(runs):
         return ""
     first = found[0]
-    if first.said or fixed or any(e != first for e in found):
-        return first.said if all(e == first for e in found) else ""
+    if any(e != first for e in found):
+        return ""
+    if first.said or fixed:
+        return first.said
     if len(found) == 1:
         return "is one number everywhere" if first.is_uniform else ""
     return "does not depend on the inputs" if first.digest else ""

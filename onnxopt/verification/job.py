@@ -24,8 +24,9 @@ LOAD: Final = "load"
 COMPARE: Final = "compare "
 LOOK: Final = "look"
 UNSHOWN: Final = "unshown"
-OPTIMIZED: Final = "optimized"
 RELEASE: Final = "release"
+# Loads alone, with onnxruntime's optimizations or without, followed by the name of the model.
+OPTIMIZED: Final = "optimized "
 JUST_LOAD: Final = "just load "
 BATCHES: Final = "batches"  # case of the freed dims
 
@@ -41,11 +42,12 @@ class Opened(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Answer:
-    """The result of running the original on a case."""
+    """A case: run by the original, then (as an event) compared with the result."""
 
     case: CaseRecord
     proves: bool = True  # whether agreement on the case proves anything
-    evidence: dict[str, Evidence | None] = field(default_factory=dict)
+    evidence: dict[str, Evidence | None] = field(default_factory=dict)  # of the original's outputs
+    ran: bool = True  # the original ran
 
 
 @dataclass(eq=False, repr=False)
@@ -63,9 +65,8 @@ class Step:
     """A file run in place of a part of a model."""
 
     file: Path
-    inputs: tuple[str, ...]  # names required
+    inputs: tuple[str, ...]  # names fed, if known
     outputs: tuple[str, ...]  # names computed
-    optional: tuple[str, ...] = ()  # names fed if known
 
 
 @dataclass(eq=False, repr=False)
@@ -75,7 +76,7 @@ class Job:
     original: str
     options: VerifyOptions
     labels: tuple[str, str]
-    stepwise: bool = False  # the timeout holds per step; a case that killed a worker is not run again
+    stepwise: bool = False  # the timeout holds per step; a fatal case ends alone
     foreign: bool = False  # results were made elsewhere, perhaps with parts absent from the original
     steps: Sequence[Step] = ()  # files run in order, in place of a result
     plan: Plan | None = None  # of the original's inputs
@@ -88,14 +89,6 @@ class Job:
 
 
 @dataclass(eq=False, repr=False)
-class Compared:
-    """Event: a case was compared."""
-
-    answer: Answer
-    case: CaseRecord
-
-
-@dataclass(eq=False, repr=False)
 class Submission:
     """A result to verify, with findings of earlier workers."""
 
@@ -104,7 +97,7 @@ class Submission:
     # By pass: change of outputs declared, relative to the range.
     declared: dict[str, float] = field(default_factory=dict)
     deaths: list[Death] = field(default_factory=list)
-    known: dict[str, Compared] = field(default_factory=dict)  # by case
+    known: dict[str, Answer] = field(default_factory=dict)  # by case
     verdict: Verification | None = None  # an event, complete but for the load with optimizations
     spent: float = 0.0  # seconds
     is_rushed: bool = False  # the time left is shorter than the original's run

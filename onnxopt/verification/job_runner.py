@@ -8,22 +8,18 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED
-from onnxopt.verification.case_runner import CaseRunner, died_of
-from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
-from onnxopt.verification.job import BATCHES, COMPARE, JUST_LOAD, LOAD, OPTIMIZED, RELEASE, Answer, Submission
+from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, SINGLE, Recipe, missing
+from onnxopt.verification.job import BATCHES, COMPARE, JUST_LOAD, OPTIMIZED, RELEASE, Answer, Submission
 from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
-from onnxopt.verification.verdict import Proof, conclude, is_unexplained, proof, telling, told_optimized, word, worst_of
-from onnxopt.worker.serving import Died, Refused, Tell
-
-if TYPE_CHECKING:
-    from onnxopt.verification.judge import Judge
+from onnxopt.verification.verdict import Proof, conclude, is_unexplained, proof, told_optimized, word, worst_of
+from onnxopt.worker.serving import Died, Refused
 
 _OF_A_CHANNEL: Final = 16  # elements of a channel; with fewer, last bits may explain the difference
 _REPORT: Final = "please report it, with both models: `ONNXOPT_DEBUG=1 onnxopt verify {} {}` shows where"
@@ -32,38 +28,21 @@ _TIED: Final = "an operator ties the samples of a batch to one another"
 _PLAN: Final = "raise --verify-memory"
 
 
-def _agree_in_batches(verdict: Verification, cases: Sequence[CaseRecord]) -> bool:
-    """Enter the cases of twice the size. Returns whether all agree."""
-    verdict.cases += [replace(case, outputs=case.outputs if case.status == DIFFERENT else []) for case in cases]
-    for case in cases:
-        if case.status == DIFFERENT:
-            _stop(verdict, DIFFERENT, case.note, _TIED)
-            return False
-        verdict.message += f"; the same for each part at {', '.join(f'{n}={d}' for n, d in case.dims.items())}"
-    return True
+def _first_sizes(submission: Submission) -> dict[str, int] | None:
+    """Return the sizes of the first known case of a recipe."""
+    known = submission.known.items()
+    return next((answer.case.dims for name, answer in known if name in RECIPES or name == OWN[0].name), None)
 
 
-def _copied(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
-    return [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
-
-
-def _first_failed(cases: Sequence[CaseRecord]) -> CaseRecord | None:
-    """Return a case that ended without outputs, a difference first."""
-    return next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
-
-
-class JobRunner(CaseRunner):
+class JobRunner(SecondLook):
     """Verifies results against one original."""
 
-    def __init__(self, judge: Judge, tell: Tell) -> None:
-        super().__init__(judge, tell)
-        self._has_asked = False  # further cases were requested
-        self._was_told = False  # the failure of the original was reported
+    _was_told = False  # the failure of the original was reported
 
     def verify(self, submission: Submission) -> Verification:
         """Return the verdict on a result. Raises errors in files and data named by the user."""
-        self._submission = submission
-        self.judge.base = self.judge.base or self._sizes_run()
+        self._submission, self._deaths = submission, submission.deaths
+        self.judge.base = self.judge.base or _first_sizes(submission)
         verdict = submission.verdict or Verification(UNVERIFIED, "")
         a, b = self.job.labels
         try:
@@ -82,11 +61,6 @@ class JobRunner(CaseRunner):
             self._refuse_unloaded(verdict)
         return verdict
 
-    def _sizes_run(self) -> dict[str, int] | None:
-        """Return the dims of a case that an earlier worker ran."""
-        ran = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
-        return next(ran, None)
-
     def _explain_error(self, verdict: Verification, error: Exception) -> None:
         a, b = self.job.labels
         what, hint = reason(error), "raise --memory, or leave it out"
@@ -101,7 +75,7 @@ class JobRunner(CaseRunner):
     def _verify(self, verdict: Verification) -> None:
         if self._failure is not None:
             raise self._failure
-        self._more, self._has_asked, self.has_loaded = [], False, False
+        self._more, self.has_loaded = {}, False
         is_used = self._submission.verdict is not None or (self._conclude(verdict) and self._holds_in_batches(verdict))
         if is_used:
             self._tell(verdict)
@@ -113,69 +87,56 @@ class JobRunner(CaseRunner):
 
     def _holds_in_batches(self, verdict: Verification) -> bool:
         """Return whether samples are independent at twice the size of each freed dim."""
-        if not (verdict.agrees and self._submission.options.freed):
+        if not (verdict.agrees and self.options.freed):
             return True
-        step = COMPARE + BATCHES
         try:
-            self.begin(step)
+            self.begin(COMPARE + BATCHES)
             cases = self.judge.batches()
         except (Refused, Died) as e:
-            if isinstance(e, Died) and any(death.step == step for death in self._submission.deaths):
-                raise
+            self._refuse_dead(COMPARE + BATCHES)
             verdict.status, verdict.reasons = INCONCLUSIVE, [f"another size was not compared: {e}"]
             verdict.message += f"; but {verdict.reasons[0]}"
             return True
-        return _agree_in_batches(verdict, cases)
+        verdict.cases += [c if c.status == DIFFERENT else replace(c, outputs=[]) for c in cases]
+        for case in cases:
+            if case.status == DIFFERENT:
+                _stop(verdict, DIFFERENT, case.note, _TIED)
+                return False
+            verdict.message += f"; the same for each part at {', '.join(f'{n}={d}' for n, d in case.dims.items())}"
+        return True
 
     def _conclude(self, verdict: Verification) -> bool:
         """Compare without onnxruntime's optimizations. Returns False if the verdict is final."""
-        for death in self._submission.deaths:
-            if death.step == LOAD or (death.step.startswith(COMPARE) and not self.job.stepwise):
-                raise died_of(death)
         if why := self._load():
             _stop(verdict, DIFFERENT, why, UNREGISTERED_HINT if UNREGISTERED in why else "")
             return False
-        if self.job.stepwise:
-            answers, cases = self._step_by_step()
-            found = self._proof(answers)
-        else:
-            answers, cases, found = self._together()
-        verdict.engine = self.opened.engine
-        return self._judge(verdict, answers, cases, found)
-
-    def _together(self) -> tuple[list[Answer], list[CaseRecord], Proof]:
-        """Return the answers, compared cases and proof of all recipes, with further recipes for a weak proof."""
-        if self._answers is None:
-            known = [k.answer for name, k in self._known.items() if name in self._names]
-            self._answers = known or self._originals()
-        cases = [self._compare(answer) for answer in self._answers]
-        answers, cases = telling(self._answers, cases)
-        found = self._proof(answers)
-        for recipe in self._others(found, cases):
+        every = self._all_compared()  # a batch of one proves nothing
+        cases = [c for c in every if c.case.name != SINGLE.name or c.case.status == DIFFERENT]
+        found = self._proof(cases)
+        for recipe in self._others(found, cases) if not self.job.stepwise else ():
             if more := self._further([recipe]) if self.is_steady and not _differ(cases) else []:
-                answers, cases = [*answers, *more], [*cases, *map(self._compare, more)]
-                found = self._proof(answers)
-        return answers, cases, found
+                cases = [*cases, *more]
+                found = self._proof(cases)
+        verdict.engine = self.opened.engine
+        return self._judge(verdict, cases, found)
 
-    def _judge(
-        self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[CaseRecord], found: Proof
-    ) -> bool:
-        """Compute the verdict from these cases, and from further cases for coverage gaps."""
-        verdict.cases = _copied(cases)
+    def _judge(self, verdict: Verification, cases: Sequence[Answer], found: Proof, *, is_last: bool = False) -> bool:
+        """Compute the verdict from these cases, and, unless `is_last`, from further cases for coverage gaps."""
+        verdict.cases = [replace(c.case, outputs=[replace(o) for o in c.case.outputs]) for c in cases]
+        answers = [c for c in cases if c.ran]
         compared = [c for c in verdict.cases if c.outputs]
-        failed = _first_failed(cases)
+        failed = _failed([c for c in verdict.cases if not c.outputs])
         conclude(verdict, compared)
-        second = SecondLook(self, self._submission.options)
-        is_looked = second.look(verdict, answers, failed, found)
-        if failed is None and not self._has_asked and (more := self._for_gaps(verdict)):
+        is_looked = self.look(verdict, answers, failed, found)
+        if failed is None and not is_last and (more := self._for_gaps(verdict)):
             # Further cases do not enter the proof.
-            return self._judge(verdict, [*answers, *more], [*cases, *map(self._compare, more)], found)
+            return self._judge(verdict, [*cases, *more], found, is_last=True)
         if failed is not None:
             self._fail(verdict, failed)
         elif not compared and not (is_looked and (verdict.agrees or verdict.places)):
-            self._refuse(verdict, cases)
+            self._refuse(verdict)
         else:
-            self._word(verdict, self._little(verdict, second, found, answers))
+            self._word(verdict, self._little(verdict, found, answers))
             return verdict.status != DIFFERENT
         return False
 
@@ -185,46 +146,37 @@ class JobRunner(CaseRunner):
         where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
         _stop(verdict, failed.status, f"{name}{failed.note.removesuffix('.')}{where}")
 
-    def _refuse(self, verdict: Verification, cases: Sequence[CaseRecord]) -> None:
+    def _refuse(self, verdict: Verification) -> None:
         """Set UNVERIFIED, as no case could be compared. Raises Refused for a nondeterministic model."""
         if not self.is_steady:
             why = "the model is not deterministic: two runs of the original differ"
             note = verdict.pieces.note if verdict.pieces is not None else ""
             raise Refused(f"{why}, and {note or 'not everything could be compared in pieces'}")
-        notes = [c.note for c in cases if c.note]
+        notes = [c.note for c in verdict.cases if c.note]
         _stop(verdict, UNVERIFIED, f"no case could be compared: {notes[0] if notes else 'there is none'}")
         verdict.hint = _PLAN if "(--verify-memory)" in verdict.message else _REAL
 
-    def _little(self, verdict: Verification, second: SecondLook, found: Proof, answers: Sequence[Answer]) -> list[str]:
+    def _little(self, verdict: Verification, found: Proof, answers: Sequence[Answer]) -> list[str]:
         """Return the reasons, in words, why the cases prove little."""
-        weak, none = found if not second.is_alike else Proof({})
         pieces = verdict.pieces
-        if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
-            # Inner values are covered by pieces.
-            weak = {name: why for name, why in weak.items() if name in pieces.dead}
-        little = [*filter(None, [none]), *weak.values()]
-        if verdict.status == IN_PIECES and is_unexplained(
-            verdict, self.plan, narrow=bool(self._submission.options.dtype)
-        ):
+        little = _unproven(verdict, found) if not self.is_alike else []
+        if verdict.status == IN_PIECES and is_unexplained(verdict, self.plan, narrow=bool(self.options.dtype)):
             little.append("each piece agrees, but the whole differs by far more than rounding explains")
-        little += dict.fromkeys([*(pieces.unseen if pieces is not None else ()), *second.unshown(verdict, answers)])
+        little += dict.fromkeys([*(pieces.unseen if pieces is not None else ()), *self.unshown(verdict, answers)])
         if self.job.steps and self.plan.hides:
             little.append("which parts ran is unknown for several files in place of a model")
-        if second.cut_short:
-            little.append(f"looking into pieces {second.cut_short}")
+        if self.cut_short:
+            little.append(f"looking into pieces {self.cut_short}")
         if self.left_out:
             little.append(f"{self.left_out} more did not run, as these took all of --timeout")
         return little
-
-    def _files(self) -> list[str]:
-        """Return the files of the result, one for each step."""
-        return [str(step.file) for step in self.job.steps] or [self._submission.path]
 
     def _word(self, verdict: Verification, little: Sequence[str]) -> None:
         if self.opened.around and not self.job.ended:
             self.opened = self.opened._replace(around=self.judge.around())
         word(verdict, little, self.opened, self._submission.declared)
-        verdict.message += self.judge.with_references((self.job.original, *self._files()))
+        files = [str(step.file) for step in self.job.steps] or [self._submission.path]
+        verdict.message += self.judge.with_references((self.job.original, *files))
         compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)
@@ -233,23 +185,24 @@ class JobRunner(CaseRunner):
             return
         if verdict.status == INCONCLUSIVE:
             verdict.hint = _REAL
-        verdict.message += self._size_beyond(compared)
+        verdict.message += self._beyond_all(compared)
 
-    def _size_beyond(self, compared: Sequence[CaseRecord]) -> str:
-        """Return a note of a size in one model that no case exceeds, or an empty string."""
+    def _beyond_all(self, compared: Sequence[CaseRecord]) -> str:
+        """Return, in words, a size of one of the two models that no case exceeds; else ""."""
         plan = self.plan if self.job.ended else self.judge.planned
-        beyond = [n for n in plan.other_sizes if not any(plan.reaches(c.dims, n) for c in compared)]
-        return f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds" if beyond else ""
+        if beyond := [n for n in plan.other_sizes if not any(plan.reaches(c.dims, n) for c in compared)]:
+            return f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds"
+        return ""
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:
         files = Path(self.job.original), Path(self._submission.path)
-        options = self._submission.options
+        options = self.options
         fixed = self.plan.gives_all(options.inputs)
         return proof(files, self.plan, answers, fixed=fixed, called=options.original_names)
 
     # -- further cases --------------------------------------------------------------------------------------
 
-    def _others(self, found: Proof, cases: Sequence[CaseRecord]) -> Iterator[Recipe]:
+    def _others(self, found: Proof, cases: Sequence[Answer]) -> Iterator[Recipe]:
         """Yield recipes of further cases, as needed.
 
         Longer inputs if outputs prove nothing; more rows if a channel of few elements differs by much of its range, as
@@ -257,19 +210,18 @@ class JobRunner(CaseRunner):
         """
         if found.weak:
             yield LONGER
-        uneven = [o.shape for c in cases for o in c.outputs if o.uneven]
+        uneven = [o.shape for c in cases for o in c.case.outputs if o.uneven]
         if any(math.prod(shape) < _OF_A_CHANNEL * max(shape) for shape in uneven):
             yield ROWS
         if not _differ(cases) and not self.job.ended:
-            yield from self.judge.of_both([*self._submission.options.inputs])
+            yield from self.judge.of_both([*self.options.inputs])
 
     def _for_gaps(self, verdict: Verification) -> list[Answer]:
-        """Run the original on further cases, once, if the result agrees but coverage has gaps."""
+        """Compare on further cases if the result agrees but coverage has gaps."""
         is_seen = verdict.pieces is None or not verdict.pieces.unseen or not verdict.agrees
         if is_seen or self.job.stepwise or not self.is_steady:
             return []
-        self._has_asked = True
-        return self._further([r for r in FURTHER if not missing(r, self.plan, self._submission.options.inputs)])
+        return self._further([r for r in FURTHER if not missing(r, self.plan, self.options.inputs)])
 
     def _explain_death(self, verdict: Verification, died: Died) -> None:
         if died.late and (self._submission.is_rushed or self.job.steps):
@@ -286,18 +238,14 @@ class JobRunner(CaseRunner):
 
         onnxruntime's optimizer crashes on some float16 originals.
         """
-        death = next((d for d in self._submission.deaths if d.step == OPTIMIZED), None)
-        if death is None and self.job.ended:
-            return "", True
-        if death is None:
-            self.begin(OPTIMIZED)
-            return self.judge.optimized()
-        died = died_of(death)
-        return str(died), died.is_about(self.job.labels[1]) and not self._unloaded(0, optimize=True)
+        died_of_it = any(death.step == OPTIMIZED + self.job.labels[1] for death in self._deaths)
+        is_asked = died_of_it or (not (self.job.ended or self.job.steps) and self.judge.finish())
+        why = self._unloaded(1, optimize=True) if is_asked else ""
+        return why, not why or not self._unloaded(0, optimize=True)
 
     def _refuse_unloaded(self, verdict: Verification) -> None:
         """Set DIFFERENT if onnxruntime loads the original but not the uncompared result."""
-        options = self._submission.options
+        options = self.options
         # The CPU provider has no bfloat16 kernels.
         if self.has_loaded or options.without or options.dtype == "bfloat16":
             return
@@ -311,17 +259,31 @@ class JobRunner(CaseRunner):
         """Return why onnxruntime does not load a file (0: original, 1: result); "" if loaded or unknown."""
         label = self.job.labels[which]
         try:
-            self.begin(f"{JUST_LOAD}{label}")
-            path = (self.job.original, self._submission.path)[which]
-            return self.judge.unloaded(path, label, optimize)
+            self.begin((OPTIMIZED if optimize else JUST_LOAD) + label)
+            return self.judge.unloaded((self.job.original, self._submission.path)[which], label, optimize)
         except Refused:
+            if optimize:
+                raise
             return ""
         except Died as e:
-            return str(e) if which == 0 or not e.late else ""
+            return str(e) if which == 0 or optimize or not e.late else ""
 
 
-def _differ(cases: Sequence[CaseRecord]) -> bool:
-    return any(c.status == DIFFERENT for c in cases)
+def _unproven(verdict: Verification, found: Proof) -> list[str]:
+    """Return why the cases prove little, without inner values that pieces cover."""
+    (weak, none), pieces = found, verdict.pieces
+    if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
+        weak = {name: why for name, why in weak.items() if name in pieces.dead}
+    return [*filter(None, [none]), *weak.values()]
+
+
+def _failed(dead: Sequence[CaseRecord]) -> CaseRecord | None:
+    """Return the first case without outputs that shows a fault; if none, the first unverified case."""
+    return next((c for s in (DIFFERENT, UNVERIFIED) for c in dead if c.status == s), None)
+
+
+def _differ(cases: Sequence[Answer]) -> bool:
+    return any(c.case.status == DIFFERENT for c in cases)
 
 
 def _stop(verdict: Verification, status: str, message: str, hint: str = "") -> None:

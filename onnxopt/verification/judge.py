@@ -99,11 +99,7 @@ class Judge(Loaded):
         record = CaseRecord(name, case.dims)
         self.tell(f"running {self.labels[1]}")
         try:
-            feeds = self._feeds_of_b(case.feeds)
-            if self._unrun is not None:
-                self._with_room(partial(self._unrun.run, feeds))
-                self._unrun = None
-            results = self._with_room(partial(self.b.run, feeds))
+            results = self._run_result(case.feeds)
         except Exception as e:
             blame_system(e)
             self._blame_room(e, partial(self.engine.run, case.feeds))
@@ -180,19 +176,16 @@ class Judge(Loaded):
         if paths := self._by_paths(halves[0], record.outputs) if self._may_shake() else {}:
             share = {name: max(s, paths.get(name, 0.0)) for name, s in share.items()}
             record.outputs = [self._measure(*part, share) for part in parts]
-        wrong = next((o for o in record.outputs if not o.ok), None)
-        if wrong is None:
-            return ""
-        why = wrong.note or f"it differs by {wrong.max_rel:.2g} of its range"
-        return f"{size} output `{wrong.name}` is not what each part of the batch gives alone: {why}"
+        return next((f"{size} {_wrong_alone(o)}" for o in record.outputs if not o.ok), "")
 
     def _run_result(self, feeds: dict[str, Any]) -> list[Any]:
-        return list(self._with_room(partial(self.b.run, self._feeds_of_b(feeds))))
-
-    def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        if not (self.options.dtype or self.options.int32):
-            return feeds
-        return narrow_feeds(self.looked().b.program.graph, feeds, self.options.dtype)
+        """Return the result's outputs on feeds of the original."""
+        if self.options.dtype or self.options.int32:
+            feeds = narrow_feeds(self.looked().b.program.graph, feeds, self.options.dtype)
+        if self._unrun is not None:
+            self._with_room(partial(self._unrun.run, feeds))
+            self._unrun = None
+        return list(self._with_room(partial(self.b.run, feeds)))
 
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
@@ -216,19 +209,18 @@ class Judge(Loaded):
         if not any(o.max_rel <= MOST_OF_WHOLE for o in compared if not o.ok):
             return {}
         if self._roundings is None:
-            self._roundings = {}
-            with contextlib.suppress(*UNSEEN):  # reported by the second look
-                self._roundings = self._longest_paths()
+            self._roundings = self._on_longest_path()
         floats = (o for o, v in zip(self.outputs, values) if isinstance(v, np.ndarray) and v.dtype == np.float32)
         return {o: self._roundings[o] for o in floats if o in self._roundings}
 
-    def _longest_paths(self) -> dict[str, float]:
-        """Return, by output, the accumulated relative rounding error of the longest path in the original."""
-        from onnxopt.verification.pieces.paths import paths
+    def _on_longest_path(self) -> dict[str, float]:
+        with contextlib.suppress(*UNSEEN):  # reported by the second look
+            from onnxopt.verification.pieces.paths import paths
 
-        program = self.side(0).program
-        found = paths(program, [o for o in self.outputs if o in program.maker], (), {})
-        return {o: allowed_of_whole(path.depth) for o, path in found.items()}
+            program = self.runner(0).program
+            found = paths(program, [o for o in self.outputs if o in program.maker], (), {})
+            return {o: allowed_of_whole(path.depth) for o, path in found.items()}
+        return {}
 
     def _by_inputs(self, case: Case, values: Sequence[Any]) -> dict[str, float]:
         """Return, by output, the relative difference explained by the last bits of inputs."""
@@ -329,3 +321,8 @@ def main() -> None:
 
     keep_little()
     serve(lambda tell: JobRunner(Judge(tell), tell))
+
+
+def _wrong_alone(output: OutputRecord) -> str:
+    why = output.note or f"it differs by {output.max_rel:.2g} of its range"
+    return f"output `{output.name}` is not what each part of the batch gives alone: {why}"

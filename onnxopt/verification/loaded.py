@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from onnxopt.errors import ModelError, UsageError
@@ -13,18 +13,17 @@ from onnxopt.verification.inputs.cases import OF_BOTH, Recipe, missing
 from onnxopt.verification.inputs.feeding import Read
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import own_cases
-from onnxopt.verification.inputs.sizes import Run, Side, of_both
+from onnxopt.verification.inputs.sizes import Run, of_both
 from onnxopt.verification.inputs.uses import INDEX
 from onnxopt.verification.job import Step
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
-from onnxopt.verification.original import Original
+from onnxopt.verification.original import File, Original
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
     from onnxopt.verification.look import Look
-    from onnxopt.verification.programs.program import Program
 
 T = TypeVar("T")
 _WORK: Final = 1 << 33  # bytes of weights read, once per row of a large batch
@@ -43,24 +42,9 @@ class Composition:
         values = dict(feeds)
         for step in self._steps:
             engine = self._opened(str(step.file))
-            given = {name: values[name] for name in (*step.inputs, *step.optional) if name in values}
+            given = {name: values[name] for name in step.inputs if name in values}
             values.update(zip(engine.outputs, engine.run(given), strict=True))
         return [values[name] for name in self.outputs]
-
-
-class File(Side):
-    """A file read once, with its program, made on first use unless given."""
-
-    def __init__(self, skeleton: Skeleton, program: Program | None = None) -> None:
-        super().__init__(skeleton)
-        self._given = program
-
-    @cached_property
-    def program(self) -> Program:
-        """The file as run in parts."""
-        from onnxopt.verification.programs.program import Program
-
-        return self._given or Program(self.skeleton)
 
 
 class Loaded(Original):
@@ -71,7 +55,6 @@ class Loaded(Original):
         self.b: Any = None  # engine of the result
         self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
         self._look: Look | None = None
-        self._sides: dict[int, File] = {}  # files read (0: original, 1: result)
         self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
         self._is_computed = False  # whether the result calls references in Python
         self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
@@ -96,17 +79,17 @@ class Loaded(Original):
             raise
         except Exception as e:
             blame_system(e)
-            self._blame_room(e, self._wake_original)
+            self._blame_room(e, getattr(self.engine, "wake", lambda: None))
             return f"{b}{UNLOADED}: {reason(e)}"
+        return self._unlike(b)
+
+    def _unlike(self, b: str) -> str:
+        """Return why the result's outputs are not the original's, or "". Raises Refused for unknown operators."""
         if self.unknown and (why := self.engine.unlike(self.b)):
             raise Refused(why)
-        return self._unlike_outputs()
-
-    def _unlike_outputs(self) -> str:
-        a, b = self.labels
         own = len(self.engine.own) if self.unknown else None
         if self.b.outputs[:own] != self.outputs[:own]:
-            return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
+            return f"the outputs of {b} are {self.b.outputs}, those of {self.labels[0]} {self.outputs}"
         return ""
 
     def _with_room(self, run: Callable[[], T]) -> T:
@@ -135,13 +118,10 @@ class Loaded(Original):
                 why = f"there is no memory for {b} beside the values of {a} that it is compared with (--memory)"
                 raise Refused(why) from error
 
-    def _wake_original(self) -> None:
-        if isinstance(self.engine, OnnxRuntime):
-            self.engine.wake()
-
     def opened(self, path: str) -> Any:
         """Return the engine of a result. Raises UsageError, Refused and the runtime's errors."""
         self.paths[1], self._is_computed = path, self.runtime.computes(path)
+        self._sides.pop(1, None)
         is_narrow = self.options.dtype and not isinstance(self.engine, Reference)
         if self.unknown:
             return type(self.engine)(self._open_narrow(path) if is_narrow else self._stream(1), self.engine.unseen)
@@ -177,52 +157,48 @@ class Loaded(Original):
         """
         return self.options.dtype != "bfloat16" and not self._is_computed
 
-    def optimized(self) -> tuple[str, bool]:
-        """Return (why the result does not load with onnxruntime's optimizations, or ""; whether the original loads)."""
-        if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable or self.steps:
-            return "", True
-        a, b = self.labels
-        self.release()  # comparison is finished: free all memory
-        self.engine.rest()
-        error = self._refusal(self.paths[1], b, True)
-        if error is None:
-            return "", True
-        return reason(error), not self.unloaded(self.paths[0], a, True)
+    def finish(self) -> bool:
+        """Free all memory after a comparison. Returns whether onnxruntime's optimizations may be asked about."""
+        is_one = isinstance(self.engine, OnnxRuntime) and not self.streamed and self._is_loadable
+        if is_one:
+            self.release()
+            self.engine.rest()
+        return is_one
 
     def unloaded(self, path: str, label: str, optimize: bool) -> str:
-        """Return why onnxruntime does not load the file at `path`; "" if loaded or memory is short."""
-        error = self._refusal(path, label, optimize)
-        return "" if error is None or is_starved(error) else reason(error)
+        """Return why onnxruntime does not load the file at `path`, or "".
 
-    def _refusal(self, path: str, label: str, optimize: bool) -> Exception | None:
+        A lack of memory says nothing, except of a result with optimizations.
+        """
         self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
-        if self.runtime.computes(path):
-            return None
         try:
-            OnnxRuntime(path, optimize=optimize, runtime=self.runtime)
+            if not self.runtime.computes(path):
+                OnnxRuntime(path, optimize=optimize, runtime=self.runtime)
         except Exception as e:
             blame_system(e)
-            return e
-        return None
+            is_asked = optimize and label == self.labels[1]
+            return reason(e) if is_asked or not is_starved(e) else ""
+        return ""
 
     def read_ahead(self) -> None:
         """Analyse the original for `of_both` and for the second look, while the result is being made."""
         plan = self.planned
-        if not self._is_changed:
-            with contextlib.suppress(*UNSEEN):  # reported when asked
-                side = self.side(0)
-                _ = side.limits if plan.symbols else None
-                _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
-                if plan.hides or plan.decides or plan.muted:
-                    from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
+        with contextlib.suppress(*UNSEEN):  # reported when asked
+            side = self.side(0)
+            _ = side.sizes if plan.symbols else None
+            _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
+            if plan.hides or plan.decides or plan.muted:
+                from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
 
-                    _ = side.program
+                self.runner(0)
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.
 
         The plan for both models replaces the original's until the next result.
         """
+        if self.steps:
+            return []
         try:
             known = Run(self.work, self.base or {}) if self.planned.symbols else None
             both = of_both(self.planned, self.side(0), self.side(1), _WORK, known)
@@ -259,49 +235,16 @@ class Loaded(Original):
             self._sides[0] = side
         ask = (skeleton.proto, skeleton.values, self.options)
         try:
-            return own_cases(*ask, override=self.override, stepwise=self.figures, uses=side.uses)
+            return own_cases(*ask, override=self.override, is_long=self.figures or bool(self.steps), side=side)
         except ValueError as e:
             raise ModelError(f"{self.paths[0]}: not a valid model: {e}", "export it anew, or repair it") from e
 
-    @property
-    def _is_changed(self) -> bool:
-        """Whether `Look` changes its own copies of both files."""
-        return self.planned.random or bool(self.options.dtype)
-
-    def side(self, which: int) -> File:
-        """Return a file, read once: as `Look` changed it, or of an engine in segments. Raises `UNSEEN`."""
-        from onnxopt.verification.programs.foreign import read_skeleton
-
-        if which == 1 and self.steps:
-            raise Refused("there are several files in place of a result")
-        if self._is_changed:
-            program: Program | None = (self.looked().a, self.looked().b)[which].program
-        else:
-            program = getattr((self.engine, self.b)[which], "program", None)
-        side = self._sides.get(which)
-        if program is not None and (side is None or side.skeleton is not program.skeleton):
-            side = File(program.skeleton, program)
-        elif side is None:
-            ask = (self._foreign, self.runtime, views(self.options)[which])
-            side = File(read_skeleton(self.paths[which], *ask))
-        self._sides[which] = side
-        return side
-
     def looked(self) -> Look:
         """Return the `Look` into both files, made on first use."""
+        if self.steps:
+            raise Refused("there are several files in place of a result")
         if self._look is None:
             from onnxopt.verification.look import Look
 
-            programs = [] if self._is_changed else [self.side(0).program, self.side(1).program]
-            self._look = Look(
-                self.paths,
-                self.options,
-                self.labels,
-                self.planned,
-                self.runtime,
-                self.engine,
-                self.tell,
-                self._foreign,
-                programs,
-            )
+            self._look = Look(self.runner(0), self.runner(1), self.options, self.planned)
         return self._look

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from onnx import ModelProto
+
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.compare import CODES, as_held
 from onnxopt.verification.coverage.bodies import walk_bodies
@@ -17,12 +19,10 @@ from onnxopt.verification.coverage.traces import Trace, traces
 from onnxopt.verification.coverage.unseen import unseen, untaken
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.model.views import views
 from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.walk import Walk
-from onnxopt.verification.programs.foreign import NOTHING, Foreign, read_skeleton
 from onnxopt.verification.programs.program import Program, bodies, types_of
 from onnxopt.verification.programs.runner import Runner, Values
 from onnxopt.verification.programs.transforms import (
@@ -36,9 +36,6 @@ from onnxopt.verification.programs.transforms import (
 )
 from onnxopt.verification.records import Pieces, Place
 from onnxopt.verification.rounding import Difference, Draws, difference, is_float, last_bit
-from onnxopt.verification.run import Reference
-from onnxopt.verification.runtime import Runtime
-from onnxopt.worker.serving import Tell
 
 _SEEDS: Final = 2  # perturbed sets of weights, and sets of inputs for each
 
@@ -46,48 +43,21 @@ _SEEDS: Final = 2  # perturbed sets of weights, and sets of inputs for each
 class Look:
     """Both files, opened for comparison in pieces (`pieces`) and noise measurement (`noise`)."""
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        options: VerifyOptions,
-        labels: tuple[str, str],
-        plan: Plan,
-        runtime: Runtime,
-        engine: Any,
-        tell: Tell,
-        foreign: Foreign = NOTHING,
-        programs: Sequence[Program] = (),
-    ) -> None:
-        """Read both files.
-
-        programs: both files, if already read. Random and narrow models are changed here, and must not be passed.
-        """
-        self.options, self.plan, self.paths, self.foreign = options, plan, paths, foreign
-        how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
-        known = programs or (None, None)
-        skeletons = [
-            read_skeleton(path, foreign, runtime, view) if p is None else p.skeleton
-            for path, p, view in zip(paths, known, views(options))
-        ]
+    def __init__(self, a: Runner, b: Runner, options: VerifyOptions, plan: Plan) -> None:
+        """Open the runners of both files. Random and narrow models are changed in copies."""
+        self.options, self.plan = options, plan
+        self.held: dict[str, str] = {}  # values of the narrower type in the result
+        skeletons = [r.program.skeleton for r in (a, b)]
         for skeleton in skeletons if options.any_width else ():
             skeleton.kinds = tensor_types(skeleton.proto)
-        if plan.random:
-            draw_alike(*skeletons)
-        self.a, self.b = (
-            Runner(p or Program(s), runtime=runtime, label=label, tell=tell, **how)
-            for p, s, label in zip(known, skeletons, labels)
-        )
-        self.held: dict[str, str] = {}
-        if options.dtype:
-            self._hold(options.dtype)
-
-    def _hold(self, dtype: str) -> None:
-        """Round the values of a narrow type in the result."""
-        skeleton = self.b.program.skeleton
-        types = tensor_types(skeleton.proto).items()
-        self.held = {name: kind for name, kind in types if kind == f"tensor({dtype})"}
-        round_results(skeleton.proto, self.held, CODES[dtype])
-        self.b = self.b.inside(Program(skeleton))
+        if plan.random or options.dtype:
+            skeletons = [s.copied() for s in skeletons]
+            if plan.random:
+                draw_alike(*skeletons)
+            if options.dtype:
+                self.held = _rounded(skeletons[1].proto, options.dtype)
+            a, b = (r.inside(Program(s)) for r, s in zip((a, b), skeletons))
+        self.a, self.b = a, b
 
     def pieces(self, cases: Sequence[Case], **how: bool) -> tuple[Pieces, list[Place]]:
         """Compare the second file with the first on the cases' inputs. Returns (pieces, places of faults).
@@ -136,7 +106,9 @@ class Look:
         pieces.cases, pieces.untaken = names, untaken(walk)
         places = [place for fault in walk.faults for place in self._places(walk, fault, names, "main")]
         if not walk.unsettled or walk.faults:
-            self._add_unseen(walk, pieces, places)
+            is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
+            for part in unseen(walk, is_wrong=is_wrong):  # faults and gaps in parts that no case ran
+                self._add_gap(part, pieces, places)
         else:
             pieces.note = f"output `{walk.unsettled[0]}` is computed differently"
         if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
@@ -147,12 +119,6 @@ class Look:
         if pieces.complete:
             _add_blanks(walk, pieces)
         return pieces, places
-
-    def _add_unseen(self, walk: Walk, pieces: Pieces, places: list[Place]) -> None:
-        """Add faults and gaps in parts that no case ran."""
-        is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
-        for part in unseen(walk, is_wrong=is_wrong):
-            self._add_gap(part, pieces, places)
 
     def _add_gap(self, part: Gap, pieces: Pieces, places: list[Place]) -> None:
         known = {(p.scope, p.value) for p in places}
@@ -173,9 +139,7 @@ class Look:
         runners = self.a, self.b
         if not any(has_narrow(r.program.skeleton.proto) for r in runners):
             return []
-        files = zip(self.paths, views(self.options))
-        skeletons = (with_roundings(read_skeleton(path, self.foreign, self.a.runtime, view)) for path, view in files)
-        a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
+        a, b = (r.inside(Program(with_roundings(r.program.skeleton.copied()))) for r in runners)
         walk = self._walked(a, b, self._complete([case.feeds for case in cases]))
         # Narrow values of A are rounded as well. A larger loss in either is not compared, unless nothing is left.
         faults = ((name_in_file(fault.value), fault.found.note) for fault in walk.faults)
@@ -188,7 +152,7 @@ class Look:
 
     def is_alike(self) -> bool:
         """Return whether equal operators on equal inputs and constants compute all outputs, according to the files."""
-        if self.options.dtype or self.plan.random or self.plan.overridable or self.foreign.operators:
+        if self.options.dtype or self.plan.random or self.plan.overridable or self.a.program.skeleton.foreign:
             return False
         a, b = self.a.program, self.b.program
         sameness = Sameness(Pairs(a, b), a.given)
@@ -242,12 +206,16 @@ class Look:
         found = [{**dict.fromkeys(outputs, 0.0), **(known or {}).get(case.name, {})} for case, _ in cases]
         runner = self.b if of_result else self.a
         made = [o for o in outputs if o in runner.program.maker]
-        left = partial(_open_cases, found[: len(feeds)], [told] if told else made, enough)
+        asked = [told] if told else made
+
+        def left() -> list[int]:
+            """Return the cases with less noise than `enough` of an asked output."""
+            few = enumerate(found[: len(feeds)])
+            return [i for i, shares in few if any(shares[o] < enough.get(o, math.inf) for o in asked)]
+
         if left():
             values = [dict(zip(outputs, results)) for _, results in cases]
-            if of_result:
-                as_it_is = runner.open(runner.program.cone(outputs, ()), types_of(feeds[0]), made)
-                values = [as_it_is.run(fed) for fed in feeds]
+            values = _run_all(runner, feeds, outputs, made) if of_result else values
             for i, results in self._shaken(runner, feeds, made, left):
                 _enlarge(found[i], {o: difference(values[i][o], v) for o, v in results.items()})
             for i in left() if not self.options.dtype else ():
@@ -268,21 +236,29 @@ class Look:
                     yield i, opened.run({name: change(v) for name, v in feeds[i].items()})
 
 
-def _open_cases(found: Sequence[Mapping[str, float]], asked: Sequence[str], enough: Mapping[str, float]) -> list[int]:
-    """Return the cases with less noise than `enough` of an output in `asked`."""
-    return [i for i, shares in enumerate(found) if any(shares[o] < enough.get(o, math.inf) for o in asked)]
-
-
-def _enlarge(shares: dict[str, float], found: Mapping[str, Difference]) -> None:
-    shares.update((o, max(shares[o], d.relative)) for o, d in found.items())
+def _rounded(proto: ModelProto, dtype: str) -> dict[str, str]:
+    """Round the results of a narrow model in place. Returns the types of its values of the narrower type."""
+    kind = f"tensor({dtype})"
+    held = {name: kind for name, own in tensor_types(proto).items() if own == kind}
+    round_results(proto, held, CODES[dtype])
+    return held
 
 
 def _add_blanks(walk: Walk, pieces: Pieces) -> None:
-    """Add the outputs behind changed blank values."""
+    """Record the outputs behind changed blank values."""
     blanks = changed_blanks(walk)
     unproven = unproven_blanks(walk, blanks)
     pieces.dead = outputs_behind(walk, unproven)
     pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
+
+
+def _run_all(runner: Runner, feeds: Sequence[Values], outputs: Sequence[str], made: Sequence[str]) -> list[Values]:
+    opened = runner.open(runner.program.cone(outputs, ()), types_of(feeds[0]), made)
+    return [opened.run(fed) for fed in feeds]
+
+
+def _enlarge(shares: dict[str, float], found: Mapping[str, Difference]) -> None:
+    shares.update((o, max(shares[o], d.relative)) for o, d in found.items())
 
 
 def _fed(runner: Runner, fed: set[str]) -> Runner:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnxopt.verification.inputs.cases import OWN, Recipe, sizes
 from onnxopt.verification.inputs.feeding import Data, Search, feed
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import least, products
+from onnxopt.verification.inputs.sizes import Side
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Answer, Job, Opened
 from onnxopt.verification.model.skeleton import Skeleton
@@ -43,6 +45,16 @@ _TRIES: Final = 1 << 32  # multiplications in all attempts to find livelier outp
 _NODES: Final = 7000  # nodes; larger models run in segments, as loading takes quadratic time
 
 
+class File(Side):
+    """A file read once, without `foreign` operators, and the runner of its parts, if needed."""
+
+    runner: Runner | None = None
+
+    def __init__(self, skeleton: Skeleton, foreign: Foreign | None = None) -> None:
+        super().__init__(skeleton)
+        self.foreign = foreign
+
+
 class Original:
     """A model in a runtime, with graph optimizations off."""
 
@@ -54,6 +66,7 @@ class Original:
         self.base: dict[str, int] | None = None
         self._first: dict[str, Any] = {}  # feeds of the first case
         self._work: int | None = None  # see `work`
+        self._sides: dict[int, File] = {}  # files read (0: original, 1: result)
         self.factor = 0.0  # scale of livelier inputs; 1: none found, 0: not searched yet
 
     def open(self, job: Job) -> None:
@@ -82,7 +95,8 @@ class Original:
     def plan(self, plan: Plan) -> Opened:
         """Load the original. Raises Refused."""
         self.planned = plan
-        self.streamed = self._is_large(plan) or self.runtime.computes(self.paths[0])
+        is_large = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
+        self.streamed = is_large or self.runtime.computes(self.paths[0])
         if self.streamed:
             self.engine = self._stream(0)
             if not self.steps:
@@ -97,9 +111,6 @@ class Original:
             self.engine = Evaluator(self.paths[0])
         self.outputs = self.engine.outputs
         return Opened(self.engine.name, self.runtime.provider, self.refused, self.around())
-
-    def _is_large(self, plan: Plan) -> bool:
-        return 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
 
     def _load(self, plan: Plan) -> None:
         """Load the original into a session of its own. Raises Refused."""
@@ -152,7 +163,7 @@ class Original:
         try:
             case, values = self._fed(recipe, data)
         except Refused as e:
-            return Answer(CaseRecord(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
+            return Answer(CaseRecord(recipe.name, {}, status="skipped", note=str(e)), ran=False)
         self._first = self._first or case.feeds
         if recipe.drawn and not recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, data.inputs)
@@ -164,12 +175,6 @@ class Original:
         shown = {name: evidence(v) for name, v in zip(self.outputs, values) if name not in case.feeds}
         return Answer(CaseRecord(recipe.name, case.dims), recipe.proves, shown)
 
-    def _is_enough(self, recipe: Recipe) -> bool:
-        """Return whether a second case is unnecessary: much work, fixed sizes, no decisions."""
-        p = self.planned
-        says_more = p.symbols or p.cuts or p.decides or p.hides
-        return recipe == OWN[1] and not says_more and self.work > _ONCE
-
     @property
     def work(self) -> int:
         """The multiplications in the first case; 0 without a case, and for few inputs."""
@@ -180,12 +185,14 @@ class Original:
 
     def _fed(self, recipe: Recipe, data: Data) -> tuple[Case, list[Any]]:
         """Return (case, outputs) for the first accepted inputs. Raises Refused."""
-        if self._is_enough(recipe):
+        p = self.planned
+        says_more = p.symbols or p.cuts or p.decides or p.hides
+        if recipe == OWN[1] and not says_more and self.work > _ONCE:
             raise Refused("one case of so much work is enough")
-        plan, known = self.planned.give(data.inputs), self.base or {}
+        plan, known = p.give(data.inputs), self.base or {}
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         choices = sizes(plan, recipe, base, is_heavy=bool(plan.symbols) and self.work > _HEAVY)
-        run, seed = self._runs(recipe, plan), self.options.seed
+        run, seed = partial(self._run_accepted, recipe, plan), self.options.seed
         case, values = feed(run, plan, recipe, data, choices, seed, self.labels[0], self.search)
         case.dims = plan.fixed | case.dims
         return case, values
@@ -201,7 +208,7 @@ class Original:
             with contextlib.suppress(Exception):  # the original rejects these inputs
                 feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
                 found = self._run_original(feeds)
-                if not differ(values, found) and any(v.any() for v in values if isinstance(v, np.ndarray)):
+                if not differ(values, found) and _has_numbers(values):
                     break  # outputs do not depend on the inputs
                 if (dull := sum(map(is_dull, found))) < least:
                     least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found
@@ -231,36 +238,27 @@ class Original:
                     raise
                 if self.streamed:
                     raise Outgrown from e
-            self._refuse_larger_than_memory(feeds)
+            needed = least(self.paths[0], feeds)
+            if 0 < unused() < needed:
+                raise TooLarge(f"at least {needed / (1 << 30):.1f} GiB") from None
             self.is_large = True
         return list(self.engine.run(feeds))
 
-    def _run_within(self, feeds: dict[str, Any]) -> list[Any]:
-        """Run on wide values. Raises Refused if outputs overflow, unlike the first case."""
-        if any(overflows(v) for v in feeds.values()) or not self.kept:  # overflow is intended
-            return self._run_original(feeds)
-        values = self._run_original(feeds)
-        if any(map(overflows, values)) and not any(map(overflows, next(iter(self.kept.values()))[1])):
-            raise Refused("wide values overflow")
-        return values
+    def _run_accepted(self, recipe: Recipe, plan: Plan, feeds: dict[str, Any]) -> list[Any]:
+        """Run the inputs of a recipe.
 
-    def _run_filled(self, feeds: dict[str, Any]) -> list[Any]:
-        """Run, and raise Refused if all outputs are empty: inputs smaller than windows prove nothing."""
+        Raises Refused if wide values overflow, unlike the first case, and if all outputs are empty: inputs smaller than
+        windows prove nothing.
+        """
         values = self._run_original(feeds)
-        if all(isinstance(v, np.ndarray) and not v.size for v in values):
+        if recipe.wide or recipe.amplified(plan):
+            first = next(iter(self.kept.values()), (None, values))[1]
+            # Overflow of inputs is intended.
+            if any(map(overflows, values)) and not any(map(overflows, (*feeds.values(), *first))):
+                raise Refused("wide values overflow")
+        elif recipe.size and plan.windows and all(isinstance(v, np.ndarray) and not v.size for v in values):
             raise Refused("its outputs are empty")
         return values
-
-    def _runs(self, recipe: Recipe, plan: Plan) -> Callable[[dict[str, Any]], list[Any]]:
-        """Return the function that runs the inputs of a recipe."""
-        if recipe.wide or recipe.amplified(plan):
-            return self._run_within
-        return self._run_filled if recipe.size and plan.windows else self._run_original
-
-    def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
-        needed = least(self.paths[0], feeds)
-        if 0 < unused() < needed:
-            raise TooLarge(f"at least {needed / (1 << 30):.1f} GiB")
 
     def deterministic(self) -> bool:
         """Return whether outputs repeat. Few elements may be equal by chance, so these run several times."""
@@ -270,31 +268,54 @@ class Original:
         times = _DRAWS if _numbers(first) < _TELLING else 1
         return not any(differ(first, self._run_original(case.feeds)) for _ in range(times))
 
+    # -- files ----------------------------------------------------------------------------------------------
+
     @property
-    def _foreign(self) -> Foreign:
+    def _foreign(self) -> Foreign | None:
+        if not self.unknown:
+            return None
         from onnxopt.verification.programs.foreign import Foreign
 
-        known = self.engine if self.unknown else None
+        known = self.engine
         return Foreign(self.unknown, getattr(known, "unseen", frozenset()), tuple(getattr(known, "nodes", ())))
 
-    def _read(self, which: int) -> Runner:
-        """Return a runner of a model in segments (0: original, 1: result). Raises Refused."""
-        from onnxopt.verification.programs.foreign import open_runner
+    def side(self, which: int) -> File:
+        """Return a file (0: original, 1: result), read once. Raises `UNSEEN`."""
+        foreign, side = self._foreign, self._sides.get(which)
+        if side is None or side.foreign != foreign:
+            from onnxopt.verification.programs.foreign import NOTHING, read_skeleton
 
-        self.tell(f"loading {self.labels[which]}")
-        try:
-            view = views(self.options)[which]
-            return open_runner(self.paths[which], self.labels[which], self.runtime, self.tell, self._foreign, view)
-        except Exception as e:
-            raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
+            ask = (foreign or NOTHING, self.runtime, views(self.options)[which])
+            side = self._sides[which] = File(read_skeleton(self.paths[which], *ask), foreign)
+        return side
+
+    def runner(self, which: int) -> Runner:
+        """Return a runner of parts of a file, as read by `side`."""
+        side = self.side(which)
+        if side.runner is None:
+            from onnxopt.verification.programs.program import Program
+            from onnxopt.verification.programs.runner import Runner
+
+            how = (isinstance(self.engine, Evaluator), self.planned.stateful, self.runtime)
+            side.runner = Runner(Program(side.skeleton), *how, self.labels[which], self.tell)
+        return side.runner
 
     def _stream(self, which: int) -> Any:
         from onnxopt.verification.programs.stream import Streamed
 
-        keep = 2 * self.planned.bytes <= self.options.memory
-        return Streamed(self._read(which), self.options.memory, keep=keep)
+        self.tell(f"loading {self.labels[which]}")
+        try:
+            runner = self.runner(which)
+        except Exception as e:
+            raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
+        return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
 
 
 def _numbers(values: Iterable[Any]) -> int:
     """Return the number of elements in tensors and sequences."""
     return sum(v.size if isinstance(v, np.ndarray) else _numbers(v) if isinstance(v, list) else 1 for v in values)
+
+
+def _has_numbers(values: Sequence[Any]) -> bool:
+    """Return whether a value has a number other than zero."""
+    return any(v.any() for v in values if isinstance(v, np.ndarray))

@@ -344,13 +344,17 @@ def last_bit(value: Any, rng: Draws, dtype: str = "", times: float = 1.0) -> Any
     if is_exact(value):
         return value
     with np.errstate(all="ignore"):
-        if dtype and value.dtype == np.float32:
-            step = np.abs(value) * np.float32(EPSILON[dtype] * times)
-        else:
-            step = np.spacing(np.abs(value)) * value.dtype.type(times)
+        step = _step(value, dtype, times)
         found = (value + np.where(flags, step, -step)).astype(value.dtype)
     keep = (value == 0) | ~np.isfinite(value) | ~np.isfinite(found) | _is_mask(value)
     return np.where(keep, value, found)
+
+
+def _step(value: Any, dtype: str, times: float) -> Any:
+    """Return the distance to the neighbour of each float, in the narrower type `dtype` if given, `times` as far."""
+    if dtype and value.dtype == np.float32:
+        return np.abs(value) * np.float32(EPSILON[dtype] * times)
+    return np.spacing(np.abs(value)) * value.dtype.type(times)
 
 
 def is_exact(value: Any) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partialmethod
 from pathlib import Path
 from typing import Any, Final
@@ -148,7 +148,11 @@ class OnnxRuntime:
         self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
-        self._names = Called(names or {})
+        self._describe(Called(names or {}))
+
+    def _describe(self, names: Called) -> None:
+        """Set the names and types of inputs and outputs."""
+        self._names = names
         taken = self._session.get_inputs()
         self.dims: dict[str, Sequence[int | str | None]] = dict(
             zip(self._names.here(i.name for i in taken), (i.shape for i in taken))
@@ -272,12 +276,15 @@ class Outgrown(MemoryError):
     """A run in segments that exceeds the planned memory, its limit."""
 
 
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
 def is_starved(error: BaseException) -> bool:
     """Return whether an error, or any of its causes, is a lack of memory."""
-    causes = [error]
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
-    return any(isinstance(e, MemoryError) or any(text in str(e) for text in _STARVED) for e in causes)
+    return any(isinstance(e, MemoryError) or any(text in str(e) for text in _STARVED) for e in _with_causes(error))
 
 
 _SYSTEM: Final = ("pthread_create failed", "start new thread", "failed to map segment")
@@ -297,11 +304,7 @@ _KINDS: Final = ("InvalidGraph", "NotImplemented", "NotImplementedError", "Runti
 
 def is_about_types(error: BaseException | None) -> bool:
     """Return whether the runtime lacks an operator or rejects types. Different sizes do not help then."""
-    while error is not None:
-        if any(kind.__name__ in _KINDS for kind in type(error).__mro__):
-            return True
-        error = error.__cause__
-    return False
+    return any(kind.__name__ in _KINDS for e in _with_causes(error) for kind in type(e).__mro__)
 
 
 _LINE: Final = 300
@@ -309,10 +312,6 @@ _FILE: Final = r"Load model from .* failed: ?"
 # A source location of onnxruntime in a message: file, line, and template arguments.
 _SOURCE: Final = r"(?a)[\w:/\\.-]{1,200}\.(?:cc|h):\d+ .{0,1000}?\)(?: const)?(?: \[with .{0,1000}?\])? "
 _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
-
-
-def _indices(lines: Sequence[str]) -> list[str]:
-    return [" ".join(text.split()) for text in lines if text.startswith(" index:")]
 
 
 def reason(error: BaseException) -> str:
@@ -324,12 +323,18 @@ def reason(error: BaseException) -> str:
         return "it takes more memory than it is planned with (--verify-memory)"
     if is_starved(error):
         return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
+    line = _main_line(error)
+    end = line[1 - _LINE :]
+    return line if len(line) <= _LINE else f"…{end.partition(' ')[2] or end}"
+
+
+def _main_line(error: BaseException) -> str:
+    """Return the first line of an error without file, source location and prefix, with its indices."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
     if (found := re.search(_FILE, line)) is not None:  # the reader knows the file
         line = line[: found.start()] + line[found.end() :]
     line = re.sub(_SOURCE, "", line)
     if line.endswith(" indices"):  # followed by a line per index
-        line = "; ".join([line, *_indices(lines[1:])])
-    end = line[1 - _LINE :]
-    return line if len(line) <= _LINE else f"…{end.partition(' ')[2] or end}"
+        return "; ".join([line, *(" ".join(text.split()) for text in lines[1:] if text.startswith(" index:"))])
+    return line

@@ -147,6 +147,14 @@ def _of_onnx(function: object) -> Reference:
     name = f"{function.domain}.{function.name}"
     if function.domain in ("", "ai.onnx") or not function.name:
         raise UsageError(f"the reference {name!r} is of no domain of its own", _FORM)
+    _check(function, name)
+    return Reference(function.domain, function.name, function.SerializeToString(deterministic=True))
+
+
+def _check(function: Any, name: str) -> None:
+    """Raise UsageError for an invalid function."""
+    import onnx
+
     try:
         onnx.checker.check_function(function, _context(function))
     except onnx.checker.ValidationError as e:
@@ -154,7 +162,6 @@ def _of_onnx(function: object) -> Reference:
     made = {*function.input, *(o for node in function.node for o in node.output)}
     if unmade := [o for o in function.output if o not in made]:
         raise UsageError(f"the reference of {name} does not make `{unmade[0]}`", _FORM)
-    return Reference(function.domain, function.name, function.SerializeToString(deterministic=True))
 
 
 def _told(error: Exception) -> str:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
@@ -23,7 +23,7 @@ from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import CPU
-from onnxopt.verification.verdict import Proof, could_jump, differences, largest, settle, together
+from onnxopt.verification.verdict import Proof, could_jump, largest, largest_noise, settle, together
 from onnxopt.worker.serving import Died, Refused
 
 _CASES_TOGETHER: Final = 3  # cases compared in pieces together
@@ -37,10 +37,7 @@ _WORTH_READING: Final = 1 << 26  # multiplications in a run
 _CRUDE: Final = 1e-2  # relative; a smaller difference may be amplified rounding
 
 
-class _Seen(NamedTuple):
-    pieces: Pieces
-    places: list[Place]
-    noise: dict[str, dict[str, float]]  # by case
+Seen = tuple[Pieces, list[Place], dict[str, dict[str, float]]]  # pieces, places, and the noise by case
 
 
 def _wrong(verdict: Verification, failed: CaseRecord | None = None) -> set[str]:
@@ -49,36 +46,40 @@ def _wrong(verdict: Verification, failed: CaseRecord | None = None) -> set[str]:
     return found | ({failed.name} if failed else set())
 
 
-def _groups(
-    verdict: Verification, answers: Sequence[Answer], wrong: Collection[str], *, all_: bool
-) -> list[tuple[list[str], bool]]:
-    """Return the groups of cases (see `together`) not compared before."""
-    known = verdict.pieces.cases if verdict.pieces is not None else ()
-    new = [a for a in answers if a.case.name not in known]
-    return together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
+def _settle(verdict: Verification, seen: Seen, *, is_asked: bool) -> None:
+    """Set the verdict from the pieces; if nobody asked for pieces, agreement of all pieces changes no status."""
+    (pieces, places, noise), status = seen, verdict.status
+    settle(verdict, pieces, places, noise)
+    if pieces.complete:
+        pieces.branches = [c for why, c in pieces.untaken.items() if why not in pieces.unseen]
+    if not (is_asked or pieces.untaken) and verdict.status == IN_PIECES:
+        verdict.status = status
 
 
-class SecondLook:
-    """Comparison of a result in pieces."""
+class SecondLook(CaseRunner):
+    """Comparison of a result in pieces, after the comparison of outputs."""
 
-    def __init__(self, runner: CaseRunner, options: VerifyOptions) -> None:
-        self._runner, self._judge, self._plan, self._options = runner, runner.judge, runner.plan, options
-        self.is_alike = False  # equal operators on equal constants compute the outputs
-        self.cut_short = ""  # why the comparison in pieces ended early, or ""
+    is_alike = False  # equal operators on equal constants compute the outputs
+    cut_short = ""  # why the comparison in pieces ended early, or ""
+
+    @property
+    def options(self) -> VerifyOptions:
+        """Of the current result."""
+        return self._submission.options
 
     def look(self, verdict: Verification, answers: Sequence[Answer], failed: CaseRecord | None, found: Proof) -> bool:
         """Compare in pieces if outputs are inconclusive, and update the verdict. Returns False if nothing was compared.
 
         Cases compared before are not compared again.
         """
-        if self._runner.job.steps:
+        self.is_alike, self.cut_short = False, ""
+        if self.job.steps:
             return False
         try:
-            self._runner.begin(LOOK)
+            self.begin(LOOK)
             is_rough = verdict.status == DIFFERENT or failed is not None
-            is_due = is_rough or bool(self._options.pieces or self._options.dtype) or not self._runner.is_steady
-            is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none)
-            is_asked = is_due or is_open or bool(_wrong(verdict))  # outputs are inconclusive
+            is_due = is_rough or bool(self.options.pieces or self.options.dtype) or not self.is_steady
+            is_asked = is_due or self._is_open(verdict, found) or bool(_wrong(verdict))  # outputs are inconclusive
             wrong = _wrong(verdict, failed)
             seen = self._seen(verdict, answers, wrong, is_asked=is_asked, is_due=is_due, is_rough=is_rough)
         except (Refused, OnnxOptError):
@@ -88,16 +89,15 @@ class SecondLook:
             return False
         if seen is None:
             return False
-        if self._options.by_tolerance or failed is not None:
-            verdict.pieces, verdict.places, verdict.noise = seen.pieces, seen.places, largest(seen.noise)
-            return True
-        status = verdict.status
-        settle(verdict, seen.pieces, seen.places, seen.noise)
-        if seen.pieces.complete:
-            seen.pieces.branches = [c for why, c in seen.pieces.untaken.items() if why not in seen.pieces.unseen]
-        if not (is_asked or seen.pieces.untaken) and verdict.status == IN_PIECES:
-            verdict.status = status
+        if self.options.by_tolerance or failed is not None:
+            verdict.pieces, verdict.places, verdict.noise = *seen[:2], largest_noise(seen[2])
+        else:
+            _settle(verdict, seen, is_asked=is_asked)
         return True
+
+    def _is_open(self, verdict: Verification, found: Proof) -> bool:
+        """Return whether equal outputs leave a doubt."""
+        return (self.plan.decides and not verdict.exact) or bool(found.weak or found.none)
 
     def _cut_short(self, verdict: Verification, error: Exception) -> None:
         """Record why the comparison in pieces ended early: time, memory, or an internal error.
@@ -109,7 +109,7 @@ class SecondLook:
             raise error
         why = str(error) if isinstance(error, Died) else _STARVED
         if is_fault:
-            command = f"ONNXOPT_DEBUG=1 onnxopt verify {self._runner.job.original} RESULT"
+            command = f"ONNXOPT_DEBUG=1 onnxopt verify {self.job.original} RESULT"
             why = f"ended in an internal error ({type(error).__name__}: {reason(error)}), which `{command}` shows"
         if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:
             raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {why}") from None
@@ -121,7 +121,7 @@ class SecondLook:
         Asked only if comparing in pieces is expensive, as pieces say more.
         """
         with contextlib.suppress(*UNSEEN):
-            return self._judge.work > _WORTH_READING and self._judge.looked().is_alike()
+            return self.judge.work > _WORTH_READING and self.judge.looked().is_alike()
         return False
 
     def _seen(
@@ -133,11 +133,13 @@ class SecondLook:
         is_asked: bool,
         is_due: bool,
         is_rough: bool,
-    ) -> _Seen | None:
+    ) -> Seen | None:
         """Return the pieces, places and noise; None if not needed, or no case can be compared."""
         is_deep = self._hides()
         all_ = verdict.pieces is not None or is_deep or self._may_decide(answers)
-        groups = _groups(verdict, answers, wrong, all_=all_)
+        known = verdict.pieces.cases if verdict.pieces is not None else ()
+        new = [a for a in answers if a.case.name not in known]
+        groups = together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
         if not (is_asked or (all_ and answers)) or not (groups or verdict.pieces):
             return None
         self.is_alike = not is_due and verdict.pieces is None and self._alike()
@@ -147,45 +149,47 @@ class SecondLook:
         if not places:
             pieces = self._with_gaps(pieces, answers, is_deep=is_deep)
         names = [*chain(*(group for group, _ in groups))]
-        return self._with_noise(verdict, _Seen(pieces, places, {}), names, is_rough=is_rough)
+        return self._with_noise(verdict, (pieces, places, {}), names, is_rough=is_rough)
 
-    def _with_noise(self, verdict: Verification, seen: _Seen, names: Sequence[str], *, is_rough: bool) -> _Seen:
+    def _with_noise(self, verdict: Verification, seen: Seen, names: Sequence[str], *, is_rough: bool) -> Seen:
         """Return the same with the noise, and cases beside these, if rounding may explain a difference."""
         pieces, places, noise = seen
         if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
             names = list(dict.fromkeys([*pieces.cases, *names]))
             noise = self._noise(verdict, names, decides=not pieces.complete)
-            seen = _Seen(pieces, places, noise)
+            seen = pieces, places, noise
         return self._beside(verdict, seen) if noise and not places else seen
 
     def _with_gaps(self, pieces: Pieces, answers: Sequence[Answer], *, is_deep: bool) -> Pieces:
         """Return agreeing pieces with the gaps in parts that no case ran."""
         if is_deep and not pieces.complete:
             pieces.unseen = [f"parts that may not have run were not compared ({pieces.note})"]
-        if pieces.complete and pieces.unseen and self._plan.hides:
+        if pieces.complete and pieces.unseen and self.plan.hides:
             taken = self._as_taken(answers)
             return pieces if taken is None else replace(taken, untaken=pieces.untaken)
         return pieces
 
-    def _beside(self, verdict: Verification, seen: _Seen) -> _Seen:
+    def _beside(self, verdict: Verification, seen: Seen) -> Seen:
         """Return `seen`, or a closer comparison if the whole differs far beyond noise while pieces agree."""
-        noise = max(largest(seen.noise).values(), default=math.inf)
-        if not self._options.dtype:  # a flipped decision, or a wrong channel negligible beside a larger channel
-            is_far = verdict.worst_rel > _MAX_NOISE_FACTOR * noise
-        else:  # digits lost in float16, while all pieces agree in float16; unknown noise never shows a loss
-            is_far = verdict.worst_rel > _LOSS * (noise or math.inf) and not could_jump(self._plan)
-            is_far = is_far and self._options.dtype == "float16"
-        if is_far:
-            pieces, places = self._closer(verdict, digits=bool(self._options.dtype))
-            return _Seen(pieces, places, seen.noise) if places else seen
+        if self._is_far(verdict, max(largest_noise(seen[2]).values(), default=math.inf)):
+            pieces, places = self._closer(verdict, digits=bool(self.options.dtype))
+            return (pieces, places, seen[2]) if places else seen
         return seen
+
+    def _is_far(self, verdict: Verification, noise: float) -> bool:
+        """Return whether the whole differs far beyond noise."""
+        if not self.options.dtype:  # a flipped decision, or a wrong channel negligible beside a larger channel
+            return verdict.worst_rel > _MAX_NOISE_FACTOR * noise
+        # Digits lost in float16, while all pieces agree in float16; unknown noise never shows a loss.
+        is_lossy = verdict.worst_rel > _LOSS * (noise or math.inf) and not could_jump(self.plan)
+        return is_lossy and self.options.dtype == "float16"
 
     def _in_groups(self, pieces: Pieces | None, groups: Sequence[tuple[list[str], bool]]) -> tuple[Pieces, list[Place]]:
         """Compare groups of cases in pieces until a fault is found; join with the known pieces."""
         places: list[Place] = []
         for group, proves in groups:
-            self._runner.hold(group)
-            other, places = self._judge.pieces(group)
+            self.hold(group)
+            other, places = self.judge.pieces(group)
             pieces = other if pieces is None else pieces.joined(other, proves=proves)
             if places:
                 break
@@ -204,36 +208,36 @@ class SecondLook:
         else:
             cases.sort(key=lambda c: -sum(math.prod(o.shape) for o in c.outputs))
             names = [c.name for c in cases[:_CASES_TOGETHER]]
-        self._runner.hold(names)
-        return self._judge.pieces(names, digits, not digits)
+        self.hold(names)
+        return self.judge.pieces(names, digits, not digits)
 
     def _as_taken(self, answers: Sequence[Answer]) -> Pieces | None:
         """Compare with taken branches in place of Ifs. Returns None if gaps remain."""
         names = [a.case.name for a in answers if a.proves][:_HELD]
         with contextlib.suppress(*FAILURES):
-            return self._judge.looked().as_taken(self._cases(names), _CASES_TOGETHER) if names else None
+            return self.judge.looked().as_taken(self._cases(names), _CASES_TOGETHER) if names else None
         return None
 
     def _cases(self, names: Sequence[str]) -> list[Case]:
-        self._runner.hold(names)
-        return [self._judge.kept[name][0] for name in names]
+        self.hold(names)
+        return [self.judge.kept[name][0] for name in names]
 
     def _hides(self) -> bool:
         """Return whether inputs decide which parts of a model run; asked of a foreign result as well."""
         with contextlib.suppress(OSError, ValueError):  # reported when run
-            if self._runner.job.foreign and not self._plan.hides:
-                proto = self._judge.side(1).skeleton.proto
+            if self.job.foreign and not self.plan.hides:
+                proto = self.judge.side(1).skeleton.proto
                 return Changing(proto.graph, proto.functions).hides
-        return self._plan.hides
+        return self.plan.hides
 
     def _may_decide(self, answers: Sequence[Answer]) -> bool:
         """Return whether decisions, or channels made differently and muted in few rows, may hide a difference."""
-        if self._plan.decides or not self._plan.muted:
-            return self._plan.decides
+        if self.plan.decides or not self.plan.muted:
+            return self.plan.decides
         sizes = [a.case.dims for a in answers if a.proves]
         with contextlib.suppress(OSError, ValueError):
-            pairs = Pairs(self._judge.side(0).program, self._judge.side(1).program)
-            muted = [pairs.of[v] for v in pairs.made_from(self._plan.muted) if not pairs.by_name.is_made_alike(v)]
+            pairs = Pairs(self.judge.runner(0).program, self.judge.runner(1).program)
+            muted = [pairs.of[v] for v in pairs.made_from(self.plan.muted) if not pairs.by_name.is_made_alike(v)]
             return have_few_rows(pairs.a.skeleton.proto, muted, sizes)
         return False
 
@@ -243,16 +247,12 @@ class SecondLook:
         decides: whether the verdict depends on noise. Otherwise measuring stops once the worst output's difference is
         explained, and the result may be measured in place of the original.
         """
-        differ, told = differences(verdict.cases), verdict.worst
+        differ, told = largest((o.name, o.max_rel) for c in verdict.cases for o in c.outputs), verdict.worst
         most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
         names = sorted(names, key=lambda name: name not in most)[:_CASES_TOGETHER]
-        self._runner.hold(names)
-        of_result = not decides and could_jump(self._plan) and not self._options.dtype
-        return self._judge.noise(names, differ, told if not decides and names[0] in most else "", of_result)
-
-    def _may_be_unshown(self, verdict: Verification) -> bool:
-        is_asked = self._runner.job.foreign and verdict.agrees and not self._options.by_tolerance
-        return is_asked and not (self._judge.streamed or self._options.dtype or self._plan.random)
+        self.hold(names)
+        of_result = not decides and could_jump(self.plan) and not self.options.dtype
+        return self.judge.noise(names, differ, told if not decides and names[0] in most else "", of_result)
 
     def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> list[str]:
         """Return, in words, differences that no case shows in a foreign result.
@@ -260,11 +260,12 @@ class SecondLook:
         Such differences lie beyond bounds not reached by the first case, or in float16 rounding omitted by this
         runtime.
         """
-        judge = self._judge
-        if answers and self._may_be_unshown(verdict):
+        judge, options = self.judge, self.options
+        is_asked = answers and self.job.foreign and verdict.agrees and not (options.by_tolerance or options.dtype)
+        if is_asked and not (judge.streamed or self.plan.random):
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _OVERFLOWING_CASE]
             with contextlib.suppress(Died, *FAILURES):  # unknown then
-                self._runner.begin(UNSHOWN)
+                self.begin(UNSHOWN)
                 cases, look = self._cases(names), judge.looked()
                 judge.rest()
                 return [*look.unreached(cases[0]), *(look.rounded(cases) if judge.runtime.provider == CPU else ())]

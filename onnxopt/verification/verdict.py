@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from onnxopt.verification import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
 from onnxopt.verification.compare import proves_nothing
-from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer, Opened
 from onnxopt.verification.model.facts import always_empty
@@ -36,7 +35,7 @@ def settle(
     verdict: Verification, pieces: Pieces, places: list[Place], noise: Mapping[str, Mapping[str, float]]
 ) -> None:
     """Set the verdict from the second look. `noise`: by case."""
-    verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
+    verdict.pieces, verdict.places, verdict.noise = pieces, places, largest_noise(noise)
     open_ = [o for _, o in _differing(verdict.cases)]
     # Rounding explains no expected file, and no missing elements.
     if any(getattr(o, "against", "") or o.note.endswith(NOTHING) for o in open_):
@@ -66,20 +65,17 @@ def _is_noise(verdict: Verification, places: Sequence[Place], noise: Mapping[str
     return is_fine and all(o.max_rel <= known.get(o.name, 0.0) for known, o in every)
 
 
-def largest(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the largest noise over all cases, by output."""
-    found: dict[str, float] = {}
-    for known in noise.values():
-        found.update((name, max(share, found.get(name, 0.0))) for name, share in known.items())
-    return found
+def largest(found: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the largest number of each output, over all cases."""
+    most: dict[str, float] = {}
+    for name, number in found:
+        most[name] = max(number, most.get(name, 0.0))
+    return most
 
 
-def differences(records: Sequence[CaseRecord]) -> dict[str, float]:
-    """Return the largest relative difference over all cases, by output."""
-    found: dict[str, float] = {}
-    for output in (o for c in records for o in c.outputs):
-        found[output.name] = max(output.max_rel, found.get(output.name, 0.0))
-    return found
+def largest_noise(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the largest noise of each output. `noise`: by case."""
+    return largest(pair for known in noise.values() for pair in known.items())
 
 
 def word(verdict: Verification, weak: Sequence[str], opened: Opened, declared: Mapping[str, float]) -> None:
@@ -92,23 +88,23 @@ def word(verdict: Verification, weak: Sequence[str], opened: Opened, declared: M
         verdict.message = _accusation(verdict) + allowed
         return
     note = verdict.pieces.note if verdict.status == VERIFIED and verdict.pieces is not None else ""
-    verdict.message = ", ".join(filter(None, [_agreement(verdict), note, _cases(verdict)]))
-    if opened.refused:
-        verdict.message += f", by the reference evaluator ({_by_runtime(opened.refused)})"
+    verdict.message = ", ".join(filter(None, [_agreement(verdict), note, _cases(verdict), _evaluator(opened)]))
     if opened.around:
         verdict.message += f", {opened.around}"
         if "behind" not in opened.around:
             weak = [*weak, "nodes behind could not run, as their shapes are unknown"]
         verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
     verdict.message += allowed
-    _weaken(verdict, weak)
-
-
-def _weaken(verdict: Verification, weak: Sequence[str]) -> None:
     if weak:
         verdict.status, verdict.reasons = INCONCLUSIVE, [*weak]
         some = [*weak[:3], *([f"and {len(weak) - 3} more"] if len(weak) > 3 else [])]
         verdict.message += f"; but {'; '.join(some)}"
+
+
+def _evaluator(opened: Opened) -> str:
+    """Return, in words, that the reference evaluator ran the model, and why; "" for onnxruntime."""
+    by = "" if opened.refused.startswith("onnxruntime ") else "onnxruntime: "
+    return f"by the reference evaluator ({by}{opened.refused})" if opened.refused else ""
 
 
 def _sizes(dims: Sequence[tuple[str, int]]) -> str:
@@ -150,11 +146,6 @@ def _agreement(verdict: Verification) -> str:
     if verdict.status == WITHIN_NOISE:
         return f"it differs by {whole}" + (f", rounding alone by {noise:.1e}" if noise is not None else "")
     return f"largest difference {whole}"
-
-
-def _by_runtime(refusal: str) -> str:
-    """Return onnxruntime's refusal with its name in front, once."""
-    return refusal if refusal.startswith("onnxruntime ") else f"onnxruntime: {refusal}"
 
 
 def worst_of(cases: Sequence[CaseRecord]) -> tuple[CaseRecord, OutputRecord] | None:
@@ -229,24 +220,26 @@ def proof(
     found = [a for a in ran if a.proves]
     if not plan.inputs or not ran:
         return Proof({})
-    return Proof(_unless_empty(_weak(found, fixed), files, called)) if found else Proof({}, _PROVES_NOTHING)
+    if not found:
+        return Proof({}, _PROVES_NOTHING)
+    weak = _weak(found, fixed)
+    empty = _empty_in_both(files, called) if weak else set()  # no inputs could show more
+    return Proof({name: why for name, why in weak.items() if name not in empty})
 
 
-def _weak(found: Sequence[Answer], fixed: bool) -> dict[str, str]:
-    """Return {output that proves nothing: why, in words}."""
-    # An output fed in some case (a default given out) is an input.
-    names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
-    why = {name: proves_nothing([a.evidence[name] for a in found], fixed) for name in names}
+def _weak(answers: Sequence[Answer], fixed: bool) -> dict[str, str]:
+    """Return why outputs are weak evidence. An output fed in some case (a default given out) is an input."""
+    names = [name for name in answers[0].evidence if all(name in a.evidence for a in answers)]
+    why = {name: proves_nothing([a.evidence[name] for a in answers], fixed) for name in names}
     return {name: f"output `{name}` {said}" for name, said in why.items() if said}
 
 
-def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mapping[str, str]) -> dict[str, str]:
-    """Return `weak` without outputs always empty in both files: no inputs could show more."""
-    with contextlib.suppress(Exception):  # inference is no source of verdicts
-        empty = always_empty(files[0]) if weak else set()
-        empty &= {called.get(name, name) for name in always_empty(files[1])} if empty else empty
-        return {name: why for name, why in weak.items() if name not in empty}
-    return dict(weak)
+def _empty_in_both(files: Sequence[Path], called: Mapping[str, str]) -> set[str]:
+    """Return the outputs without elements in both files; none if inference fails, which decides no verdict."""
+    with contextlib.suppress(Exception):
+        empty = always_empty(files[0])
+        return empty & {called.get(name, name) for name in always_empty(files[1])} if empty else empty
+    return set()
 
 
 def together(
@@ -263,13 +256,3 @@ def together(
         names = sorted((a.case.name for a in asked if a.proves is proves), key=lambda name: name not in wrong)
         found += [(names[i : i + most], proves) for i in range(0, len(names), most)]
     return found
-
-
-def telling(answers: Sequence[Answer], cases: Sequence[CaseRecord]) -> tuple[list[Answer], list[CaseRecord]]:
-    """Return answers and cases without the batch of one, if nothing differs there."""
-    told = [(a, c) for a, c in zip(answers, cases, strict=True) if a.case.name != SINGLE.name or _differs(c)]
-    return [a for a, _ in told], [c for _, c in told]
-
-
-def _differs(case: CaseRecord) -> bool:
-    return case.status == DIFFERENT or any(not o.ok for o in case.outputs)

@@ -19,8 +19,8 @@ from onnxopt.verification.job import (
     OPEN,
     ORIGINAL,
     UNSHOWN,
+    Answer,
     Begun,
-    Compared,
     Death,
     Job,
     Opened,
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 # Modules that import numpy are imported where used, as an early-started worker must not wait.
 
 _MAX_PRELOADED_BYTES: Final = 1 << 20  # bytes; loading takes less time than a message
-_LOADING: Final = 60.0  # seconds for a load alone
-_CONCLUDING: Final = 60.0  # seconds for a verdict without any run
+_LOADING: Final = 60.0  # seconds for a load alone, and for a verdict without any run
 _MOST_DEATHS: Final = 100
 _MOST_LATE: Final = 2
 _MOST_STARTS: Final = 2  # deaths before a worker reads the original: another would die as well
@@ -126,8 +125,7 @@ class Verifier:
         if (view := views(self.options)[0]) is not None:  # the worker reads the original through the same view
             original = type(original).FromString(original.SerializeToString())
             view(original)
-        stepwise = self._job.stepwise
-        self.prepare(*own_cases(original, array, self.options, override=override, stepwise=stepwise))
+        self.prepare(*own_cases(original, array, self.options, override=override, is_long=self._job.stepwise))
 
     @property
     def names_inputs(self) -> bool:
@@ -169,26 +167,28 @@ class Verifier:
         if not path.is_file():
             raise unreadable(result, IsADirectoryError() if path.is_dir() else FileNotFoundError())
         if not self._is_described:
-            from onnxopt.verification.comparison import read
+            from onnxopt.verification.two_files import read
 
             skeleton = read(self.original)
             self.describe(skeleton.proto, skeleton.values)
         self.start()
-        self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
-        self.options = self._given.allowing(self.declared)
-        if rename is not None:
-            self.options = replace(self.options, rename=dict(rename))
+        self._set_options(tolerances, rename)
         self._submission = Submission(str(path), self.options, self.declared)
-        self._pass_on(self._submission)
-
-    def _pass_on(self, submission: Submission) -> None:
-        """Pass a submission to the worker, which has the original open."""
         if not self._is_open:
             self._open()
         elif self._has_run:
             self._limit()
-        if self._service is not None and self._service.alive and not self._job.stepwise:
-            self._post("verify", submission)
+        if self._service is not None and self._service.alive:
+            self._service.post("verify", self._submission)
+
+    def _set_options(self, tolerances: Mapping[str, float] | None, rename: Mapping[str, str] | None) -> None:
+        """Set the options of a result; as in `submit`."""
+        self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
+        self.options = self._given
+        if self.declared:
+            self.options = replace(self.options, rtol=sum(self.declared.values()))
+        if rename is not None:
+            self.options = replace(self.options, rename=dict(rename))
 
     @property
     def provider(self) -> str:
@@ -227,9 +227,7 @@ class Verifier:
             job.deaths, job.eager = deaths, not submission.known
             self._open()
         assert self._service is not None
-        if not self._service.is_asked("verify"):
-            self._post("verify", submission)
-        verdict: Verification = self._service.call("verify")
+        verdict: Verification = self._service.call("verify", submission)
         return verdict
 
     # -- worker ---------------------------------------------------------------------------------------------
@@ -244,22 +242,19 @@ class Verifier:
         if self._service is None or not self._service.alive:
             self._take()
         self._waits, self._is_open, self._step = False, True, OPEN
-        self._limit()
-        self._post("open", self._job)
-
-    def _post(self, method: str, message: Job | Submission) -> None:
         assert self._service is not None
-        self._service.post(method, message)
+        self._limit()
+        self._service.post("open", self._job)
 
     def _limit(self, seconds: float | None = None) -> None:
         """Set the deadline for all following requests, unless the timeout holds per step."""
         assert self._service is not None
         if seconds is None and self._job.ended:
-            seconds = _CONCLUDING
+            seconds = _LOADING
         if seconds is not None or not self._job.stepwise:
             self._service.deadline = time.monotonic() + (self.options.timeout if seconds is None else seconds)
 
-    def _on_event(self, event: Begun | Opened | Compared | Verification) -> None:
+    def _on_event(self, event: Begun | Opened | Answer | Verification) -> None:
         submission = self._submission
         if isinstance(event, Opened):
             self._opened = event
@@ -268,8 +263,8 @@ class Verifier:
             if submission is not None and event.done > submission.done:
                 submission.done = event.done
                 self.progress(event.done)
-        elif submission is not None and isinstance(event, Compared):
-            submission.known[event.answer.case.name] = event
+        elif submission is not None and isinstance(event, Answer):
+            submission.known[event.case.name] = event
         elif submission is not None and isinstance(event, Verification):
             submission.verdict = event
 
@@ -277,9 +272,9 @@ class Verifier:
         """Set the deadline of a step. A comparison in pieces gets the whole timeout."""
         service, submission, before, self._step = self._service, self._submission, self._step, step
         assert service is not None
-        if step.startswith(JUST_LOAD):
+        if step.startswith(JUST_LOAD) or self._job.ended:
             self._limit(min(self.options.timeout, _LOADING))
-        elif self._job.stepwise and not self._job.ended:
+        elif self._job.stepwise:
             service.deadline = time.monotonic() + self.options.timeout if step in (LOOK, UNSHOWN) else None
         elif step == LOAD and before.startswith(ORIGINAL) and service.deadline is not None and submission is not None:
             now = time.monotonic()
@@ -309,10 +304,10 @@ def verify(original: str | Path, result: str | Path, options: VerifyOptions | No
     """
     original, result = file_path(original), file_path(result)
     if options is not None and options.thorough:
-        from onnxopt.verification.comparison import compare_files
+        from onnxopt.verification.two_files import compare_files
 
         return compare_files(original, result, options)
-    from onnxopt.verification.comparison import read  # imports numpy
+    from onnxopt.verification.two_files import read  # imports numpy
 
     skeleton, _ = read(original), read(result)
     with Verifier(original, options, foreign=True) as verifier:

@@ -12,15 +12,19 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import StartError
+from onnxopt.errors import StartError, is_short
+from onnxopt.runtime import let_threads_sleep
+from onnxopt.startup import import_onnx_in_parts
 from onnxopt.worker import confinement, usual_memory
+from onnxopt.worker.forked import Forked
 from onnxopt.worker.serving import HEADER, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from queue import SimpleQueue
 
 CAN_WAIT: Final = sys.platform != "win32"  # the system can wait for a pipe
@@ -93,18 +97,27 @@ def ending(code: int) -> str:
         return f"crashed (signal {-code})"
 
 
-_ahead: dict[str, subprocess.Popen[bytes]] = {}  # started before a `Worker` takes them, by program
+_ahead: dict[str, subprocess.Popen[bytes] | Forked] = {}  # started before a `Worker` takes them, by program
 
 
-def start_ahead(program: str) -> None:
+def start_ahead(program: str, shared: Sequence[str] = ()) -> None:
     """Start the process of the next `Worker` with `program` and the usual memory limit, while the caller imports.
 
-    Errors are left to the start of the `Worker`. A pipe must not get the descriptor of a closed standard stream.
+    shared: modules that both processes import. Linux copies this process with the modules: importing them takes half of
+    the start. Errors are left to the start of the `Worker`, and to the caller's imports. A pipe must not get the
+    descriptor of a closed standard stream.
     """
     if None not in (sys.stdin, sys.stdout, sys.stderr):
-        with contextlib.suppress(StartError, OSError):
+        with contextlib.suppress(StartError, OSError, ImportError):
             command = f"{confinement(usual_memory())}; {program}"
-            _ahead[command] = _start_worker(command)
+            if sys.platform == "linux" and shared and not is_short():
+                let_threads_sleep()
+                import_onnx_in_parts()
+                for module in shared:
+                    import_module(module)
+                _ahead[command] = Forked(command)
+            else:
+                _ahead[command] = _start_worker(command)
 
 
 def end_ahead() -> None:

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import patch
 
 import onnx
 import pytest
 from onnx import ModelProto, ValueInfoProto
 
-from onnxopt.analysis.shapes.computed import are_types_computed
+from onnxopt.analysis import facts, types
 from onnxopt.graph import Model, read_model
 from onnxopt.graph.dims import as_symbol
 from onnxopt.graph.value import Shape
@@ -45,6 +46,14 @@ def asked_onnx(proto: ModelProto) -> dict[str, tuple[int, Shape | None]]:
 
 def _known(dim: int | str | None) -> int | str | None:
     return dim if not isinstance(dim, str) else None if dim.startswith(INVENTED) else as_symbol(dim)
+
+
+def are_types_computed(model: Model) -> bool:
+    """Whether rules give the types of all values; they are facts then."""
+    asked = []
+    with patch.object(facts, "believed_types", lambda node: asked.append(node) or {}):
+        types.infer(model)
+    return not asked and not model.graph.owners and not model.functions
 
 
 def computed(protos: Iterable[ModelProto]) -> list[Model]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx import parser
 
 from onnxopt.analysis import types
-from onnxopt.analysis.loading_types import recurred
+from onnxopt.analysis.inference import recurred
 from onnxopt.graph import read_model
 from onnxopt.graph.value import Shape
 from onnxopt.proto.messages import tensor_type

@@ -35,17 +35,8 @@ import pytest
 
 import onnxopt.passes
 from onnxopt.graph import Model, read_model, write_model
-from onnxopt.pipeline import (
-    CheckEach,
-    Fixpoint,
-    Pass,
-    PassContext,
-    PipelineReport,
-    RewritePass,
-    all_passes,
-    execute,
-    get_pass,
-)
+from onnxopt.pipeline import Fixpoint, Pass, PassContext, PipelineReport, RewritePass, all_passes, execute, get_pass
+from onnxopt.pipeline.instruments import CheckEach
 from tests.runtime import plain_session
 from tests.samples import build_text
 

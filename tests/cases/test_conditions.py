@@ -38,7 +38,6 @@ class Bound:
 class Matches(Instrument):
     """Of each rule the first match that binds something, in the main graph."""
 
-    watches_rewrites = True
     found: list[Bound] = field(default_factory=list)
     seen: set[tuple[str, str]] = field(default_factory=set)
 

@@ -6,7 +6,9 @@ import onnx
 import pytest
 
 from onnxopt.graph import Model, read_model, write_model
-from onnxopt.pipeline import CheckEach, Fixpoint, Journal, PassContext, execute
+from onnxopt.pipeline import Fixpoint, PassContext, execute
+from onnxopt.pipeline.instruments import CheckEach
+from onnxopt.pipeline.journal import Journal
 from onnxopt.pipeline.records import Site
 from tests.cases.test_cases import CASES, Case, assert_same_results
 

@@ -13,10 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import parser
 
+from onnxopt import verification
 from onnxopt.cli.partition import partition
 from onnxopt.errors import UsageError, VerificationError, WriteError
 from onnxopt.graph import check_model, read_model
-from onnxopt.verification import Verifier, comparison
+from onnxopt.verification import Verifier
 from tests.runtime import outputs
 
 MODEL = """
@@ -124,7 +125,7 @@ judge.main()"""
 def test_a_mismatch_is_an_error_and_nothing_is_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "Verifier", partial(Verifier, start=WRONG))
+    monkeypatch.setattr(verification, "Verifier", partial(Verifier, start=WRONG))
     for option, target in (("--out-dir", "parts"), ("--fuse", "fused.onnx")):
         r = run(source, "--ops", "Mul", option, tmp_path / target)
         assert isinstance(r.exception, VerificationError)

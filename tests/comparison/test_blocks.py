@@ -120,10 +120,10 @@ def test_no_level_is_too_long(count: int) -> None:
 def test_another_graph_inherits_the_blocks() -> None:
     names = [f"/layer.{i}/{k}" for i in range(4) for k in range(16)]
     before, after = chain(names, ["Neg", "Abs"] * 32), chain(names[:40], ["Neg", "Abs"] * 20)
-    found = share_blocks(before, after, match(before, after))
+    found = share_blocks([before, after], match(before, after))
     assert found.inside[1] == found.inside[0][:40]
-    back = share_blocks(after, before, match(after, before))  # the larger graph makes the blocks, whichever it is
-    assert back.inside == (found.inside[1], found.inside[0])
+    back = share_blocks([after, before], match(after, before))  # the larger graph makes the blocks, whichever it is
+    assert back.inside == found.inside[::-1]
 
 
 def test_graphs_without_common_nodes_are_cut_too() -> None:
@@ -133,6 +133,6 @@ def test_graphs_without_common_nodes_are_cut_too() -> None:
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     after = graph_record(from_proto(model))
-    found = share_blocks(before, after, match(before, after))
+    found = share_blocks([before, after], match(before, after))
     assert max(found.inside[1].count(at) for at in set(found.inside[1])) <= MOST
     assert all(parent < at for at, (_, parent) in enumerate(found.blocks))

@@ -49,7 +49,7 @@ class Mutators(RuleBasedStateMachine):
         self.expected = ReferenceEvaluator(onnx.parser.parse_model(TEXT)).run(None, FEEDS)
         self.model = read_model(onnx.parser.parse_model(TEXT))
         self.touched: list[Node] = []
-        self.model.watch = self.touched.append
+        self.model.watchers.append(self.touched.append)
 
     def pick_node(self, data: st.DataObject, wanted: object = None) -> Node | None:
         nodes = [n for n in self.model.nodes() if not callable(wanted) or wanted(n)]
@@ -133,7 +133,7 @@ class Mutators(RuleBasedStateMachine):
         copy = onnx.ModelProto()
         copy.CopyFrom(write_model(self.model))
         self.model = read_model(copy)
-        self.model.watch = self.touched.append
+        self.model.watchers.append(self.touched.append)
 
     @invariant()
     def index_and_links_agree(self) -> None:

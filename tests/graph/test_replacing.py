@@ -17,7 +17,9 @@ from onnxopt.errors import InvariantError
 from onnxopt.graph import Graph, Model, Value, check_model, read_model, write_model
 from onnxopt.graph.node import Node
 from onnxopt.optimizer import OptimizeOptions, optimize_model
-from onnxopt.pipeline import CheckEach, PassContext, PassManager, execute
+from onnxopt.pipeline import PassContext, execute
+from onnxopt.pipeline.instruments import CheckEach
+from onnxopt.pipeline.manager import PassManager
 from onnxopt.rewriting import Driver, Fuel, Rule
 from tests.runtime import plain_session
 

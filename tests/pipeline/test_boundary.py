@@ -22,7 +22,7 @@ from onnxopt import (
     register,
 )
 from onnxopt.errors import OnnxOptError, PassError, PreconditionError, UsageError
-from onnxopt.pipeline import PassManager
+from onnxopt.pipeline.manager import PassManager
 from onnxopt.pipeline.sequence import pipeline_text
 from onnxopt.reporting import plain
 

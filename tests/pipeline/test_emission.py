@@ -12,7 +12,8 @@ from onnx import TensorProto, parser
 
 from onnxopt.errors import EmissionError
 from onnxopt.graph import Model, read_model, write_model
-from onnxopt.pipeline import GraphInterpreter, PassInfo, RewritePass, graph_pass
+from onnxopt.pipeline import PassInfo, RewritePass, graph_pass
+from onnxopt.pipeline.interpreter import GraphInterpreter
 from onnxopt.rewriting import op, rewrite, var
 
 BODY = "a = LeakyRelu <alpha: float = 0.3> (x) [named] y = Relu (a)"

@@ -13,7 +13,8 @@ from onnx import parser
 import onnxopt
 from onnxopt.errors import EmissionError, InvariantError, PassError, UsageError
 from onnxopt.graph import Graph, Model, check_model, write_model
-from onnxopt.pipeline import DebugPass, GraphInterpreter, PassInfo, Sequential, StmtPass, graph_pass, model_pass
+from onnxopt.pipeline import DebugPass, PassInfo, Sequential, graph_pass, model_pass
+from onnxopt.pipeline.interpreter import GraphInterpreter, StmtPass
 from tests.pipeline.conftest import MakeModel
 from tests.samples import operators
 

@@ -14,8 +14,8 @@ import pytest
 from onnxopt.errors import EmissionError, NoFixpointError, PassError
 from onnxopt.graph import Model, check_model, read_model, write_model
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import Fixpoint, GraphInterpreter, PassContext, PassInfo, get_pass
-from onnxopt.pipeline.interpreter import Args, Result
+from onnxopt.pipeline import Fixpoint, PassContext, PassInfo, get_pass
+from onnxopt.pipeline.interpreter import Args, GraphInterpreter, Result
 from tests.samples import operators
 
 

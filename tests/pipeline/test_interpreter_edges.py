@@ -13,8 +13,8 @@ import pytest
 from onnxopt.errors import EmissionError
 from onnxopt.graph import Model, Value, check_model, read_model, write_model
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import Fixpoint, GraphInterpreter, PassContext, PassInfo
-from onnxopt.pipeline.interpreter import Args, Result
+from onnxopt.pipeline import Fixpoint, PassContext, PassInfo
+from onnxopt.pipeline.interpreter import Args, GraphInterpreter, Result
 from tests.runtime import outputs
 from tests.samples import operators
 

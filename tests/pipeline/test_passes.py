@@ -17,15 +17,14 @@ from onnxopt.pipeline import (
     Pass,
     PassContext,
     PassInfo,
-    PassManager,
     Sequential,
     get_pass,
     graph_pass,
-    in_order,
     model_pass,
     option,
     register,
 )
+from onnxopt.pipeline.manager import PassManager, in_order
 from onnxopt.proto.messages import make_node
 
 

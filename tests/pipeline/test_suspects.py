@@ -8,8 +8,8 @@ import pytest
 
 from onnxopt.bisection import suspected
 from onnxopt.graph import Model
-from onnxopt.pipeline import Journal, PassContext, execute, parse_pipeline
-from onnxopt.pipeline.journal import Entry
+from onnxopt.pipeline import PassContext, execute, parse_pipeline
+from onnxopt.pipeline.journal import Entry, Journal
 from onnxopt.verification.records import OutputRecord, Place, Side
 
 

@@ -25,7 +25,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.graph import read_model, write_model
-from onnxopt.pipeline import CheckEach, Fixpoint, PassContext, execute, get_pass
+from onnxopt.pipeline import Fixpoint, PassContext, execute, get_pass
+from onnxopt.pipeline.instruments import CheckEach
 from tests.runtime import plain_session
 
 PASSES: Final = ("reshape-chains", "gather-axes")

@@ -87,8 +87,6 @@ class Instance:
 class _Before(Instrument):
     """The model before each rule's first rewrite."""
 
-    watches_rewrites = True
-
     def __init__(self) -> None:
         self.found: dict[str, bytes] = {}
 

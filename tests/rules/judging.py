@@ -19,7 +19,8 @@ from onnx import ModelProto
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.errors import ModelError, OnnxOptError, UsageError
 from onnxopt.graph import Model, read_model, write_model
-from onnxopt.pipeline import CheckEach, Fixpoint, Pass, PassContext, RewritePass, execute, get_pass
+from onnxopt.pipeline import Fixpoint, Pass, PassContext, RewritePass, execute, get_pass
+from onnxopt.pipeline.instruments import CheckEach
 from tests.rules.comparing import Comparison, line_of
 from tests.rules.feeding import Range, draws
 

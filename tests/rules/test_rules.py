@@ -12,7 +12,7 @@ from tests.rules.instances import rules
 
 SAMPLE = 3
 # Of constants that a node repeats only a few in a hundred are no number, and known, and beside what is as large.
-MORE = {"expand_of_operand": 45}
+MORE = {"expand_of_operand": 45, "squeeze_of_computed": 300}
 
 
 @pytest.fixture(scope="module")

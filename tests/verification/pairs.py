@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
+from onnxopt.verification.programs.foreign import read_skeleton
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.records import AND
 from tests.samples import parsed
 
@@ -41,6 +44,11 @@ def gaps(found: Verification) -> list[str]:
     """Return the coverage gaps of a verdict, without the evidence against each."""
     assert found.pieces is not None, found.message
     return [gap.partition(AND)[0] for gap in found.pieces.unseen]
+
+
+def opened(path: str | Path, label: str, tell: Callable[[str], None] = lambda state: None) -> Runner:
+    """Return a runner of parts of a file."""
+    return Runner(Program(read_skeleton(str(path))), label=label, tell=tell)
 
 
 def _save(folder: Path, a: ModelProto | str, b: ModelProto | str) -> None:

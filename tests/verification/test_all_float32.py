@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, parser
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.paths import is_single
 from onnxopt.verification.pieces.walk import Walk
-from onnxopt.verification.programs.foreign import open_runner
 from onnxopt.verification.programs.program import Program
+from tests.verification.pairs import opened
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g '
 X = "(float[2, 3] x) => (float[2, 3] y) "
@@ -90,7 +90,7 @@ def test_types_of_unpaired_values_are_queried_unless_surely_float32(between: str
     """Values of A without a counterpart become outputs if their type may differ from float32."""
     for name, inside in (("a", f"{between} y = Abs (a)"), ("b", "y = Abs (x)")):
         onnx.save(parser.parse_model(f"{HEAD} {X} {{ {inside} }}"), tmp_path / f"{name}.onnx")
-    a, b = (open_runner(str(tmp_path / f"{label}.onnx"), label) for label in "ab")
+    a, b = (opened(str(tmp_path / f"{label}.onnx"), label) for label in "ab")
     walk = Walk(a, b, [{"x": np.ones((2, 3), np.float32)}], {"x": "tensor(float)"})
     found = walk.run()
     assert found.pieces.cuts == found.pieces.shared == 1

@@ -10,7 +10,7 @@ from onnx import parser
 
 from onnxopt import optimize_file
 from onnxopt.verification import Verification, VerifyOptions, verify
-from onnxopt.verification.comparison import compare_files
+from onnxopt.verification.two_files import compare_files
 from tests.samples import parsed
 from tests.verification.pairs import verdict
 

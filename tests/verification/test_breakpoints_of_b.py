@@ -9,8 +9,8 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.comparison import compare_files
 from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.two_files import compare_files
 
 CONSTANTS = "<float zero = {0}, float six = {6}, float five = {5}, float twenty = {20}, float half = {0.5}>"
 

@@ -18,7 +18,7 @@ from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look
 from onnxopt.verification.records import Pieces
-from onnxopt.verification.runtime import PLAIN
+from tests.verification.pairs import opened
 
 HEAD = """<ir_version: 9, opset_import: ["" : 19]> g (float[n, 64] x) => (float[n, 64] y)
     <float two = {2}, float more = {2.02}, float one = {1}, float high = {9e3}, float low = {-9e3}>"""
@@ -46,15 +46,8 @@ def look(folder: Path, a: str, b: str) -> Look:
     for name, nodes in (("a", a), ("b", b)):
         paths.append(str(folder / f"{name}.onnx"))
         onnx.save(parser.parse_model(f"{HEAD} {{ {nodes} }}"), paths[-1])
-    return Look(
-        paths,
-        VerifyOptions(),
-        ("A", "B"),
-        make_plan(onnx.load(paths[0])),
-        PLAIN,
-        None,
-        lambda state: None,
-    )
+    runners = (opened(path, label) for path, label in zip(paths, "AB"))
+    return Look(*runners, VerifyOptions(), make_plan(onnx.load(paths[0])))
 
 
 def case(number: float) -> Case:

@@ -13,8 +13,7 @@ from onnxopt.verification import Verification, Verifier
 from onnxopt.verification.coverage.gaps import undecided
 from onnxopt.verification.model.decisions import Changing
 from onnxopt.verification.pieces.walk import Walk
-from onnxopt.verification.programs.foreign import open_runner
-from tests.verification.pairs import gaps, own_check
+from tests.verification.pairs import gaps, opened, own_check
 
 FLOATS = {
     "zero": 0,
@@ -149,7 +148,7 @@ def test_a_predicate_behind_a_loop_is_probed_a_few_times(text: str, runs: int, t
     runners = []
     for name, body in (("a", text), ("b", other)):
         onnx.save(parser.parse_model(f"{head} {{ {body} }}"), tmp_path / name)
-        runners.append(open_runner(str(tmp_path / name), name, tell=told.append))
+        runners.append(opened(str(tmp_path / name), name, tell=told.append))
     walk = Walk(
         runners[0], runners[1], [{"x": np.linspace(-1, 2, 16, dtype=np.float32).reshape(2, 8)}], {"x": "tensor(float)"}
     )

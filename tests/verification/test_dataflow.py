@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper, parser
 
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.inputs.sizes import Limits, Side, Sizes, other_rows, other_sizes
+from onnxopt.verification.inputs.sizes import Side, Sizes, other_rows, other_sizes
 from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Uses
 from onnxopt.verification.model.skeleton import Skeleton
 
@@ -49,8 +49,8 @@ def test_the_role_of_an_input_is_found_in_both_branches() -> None:
 def test_a_branch_that_may_not_run_demands_no_size() -> None:
     text = """y = If (c) <then_branch = t () => (p) { p = Reshape (x, three) },
         else_branch = e () => (q) { q = Neg (x) }>"""
-    assert Sizes(model("float[n] x, bool c", text).graph, {"x": ("n",)}).required == {}
-    assert Sizes(model("float[n] x", "y = Reshape (x, three)").graph, {"x": ("n",)}).required == {"n": 3}
+    assert Sizes(model("float[n] x, bool c", text).graph, given={"x": ("n",)}).required == {}
+    assert Sizes(model("float[n] x", "y = Reshape (x, three)").graph, given={"x": ("n",)}).required == {"n": 3}
 
 
 def test_decisions_are_found_in_nodes_of_any_order() -> None:
@@ -65,19 +65,19 @@ MEASURED = "s = Shape (x) b = Gather (s, zero) t = Gather (s, one) c = Greater (
 def test_one_number_in_two_dims_of_a_target() -> None:
     one = model("float[n, t] x", MEASURED + "y = Identity (c)")
     both = model("float[n, t] x", MEASURED + "d = Greater (b, twenty) y = And (c, d)")
-    assert other_sizes(Limits(one.graph), Limits(both.graph)).keys() == {21}
-    assert other_sizes(Limits(both.graph), Limits(both.graph)) == {}
+    assert other_sizes(Sizes(one.graph), Sizes(both.graph)).keys() == {21}
+    assert other_sizes(Sizes(both.graph), Sizes(both.graph)) == {}
     twice = model("float[n, t] x", MEASURED + "e = Greater (t, twenty) y = And (c, e)")
-    assert other_sizes(Limits(one.graph), Limits(twice.graph)).keys() == {21}, (
+    assert other_sizes(Sizes(one.graph), Sizes(twice.graph)).keys() == {21}, (
         "in more places: of what is not known either"
     )
-    assert other_sizes(Limits(twice.graph), Limits(one.graph)) == {}, "in fewer: what is computed twice became one"
+    assert other_sizes(Sizes(twice.graph), Sizes(one.graph)) == {}, "in fewer: what is computed twice became one"
 
 
 def test_slices_of_weights_are_no_sizes() -> None:
     cut = model("float[n] x", "w = Slice (long, first, some) y = Add (x, w)")
-    assert not Limits(cut.graph).numbers
-    assert [n for n, _ in Limits(model("float[n] x", "y = Slice (x, first, some)").graph).numbers] == [30]
+    assert not Sizes(cut.graph).limits
+    assert [n for n, _ in Sizes(model("float[n] x", "y = Slice (x, first, some)").graph).limits] == [30]
 
 
 def test_changed_table_rows_behind_an_offset(tmp_path: Path) -> None:

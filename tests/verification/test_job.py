@@ -29,7 +29,7 @@ def counted(name):
             f.write(name + chr(10))
         return method(self, *given)
     setattr(judge.Judge, name, call)
-for name in ("original", "compare", "pieces", "optimized"):
+for name in ("original", "compare", "pieces", "finish"):
     counted(name)
 def die(self, *given, **named):
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -111,7 +111,7 @@ def test_after_a_crash_in_pieces_outputs_decide_without_new_runs(result: str, fi
     calls = (files / "log").read_text().split()
     assert found.status == ("equal" if result == "b" else "different"), found.message
     assert calls.count("original") == calls.count("compare") == 3
-    assert calls.count("optimized") == (result == "b")
+    assert calls.count("finish") == (result == "b")
 
 
 def test_an_internal_error_in_pieces_is_inconclusive(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_a_crash_in_the_last_step_repeats_no_run(files: Path) -> None:
 
     The next worker gets the finished answers.
     """
-    more = "judge.Judge.optimized = lambda self: (self.tell('loading the original with optimizations'), die(self))"
+    more = "judge.Judge.unloaded = lambda self, *a: (self.tell('loading the original with optimizations'), die(self))"
     with verifier(files, more) as judged:
         judged.submit(files / "b")
         found = judged.finish()

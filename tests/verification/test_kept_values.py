@@ -13,8 +13,8 @@ from onnx import parser
 from onnxopt.verification.pieces.replay import Found, Replay
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs import stream
-from onnxopt.verification.programs.foreign import open_runner
 from onnxopt.verification.run import Failed
+from tests.verification.pairs import opened
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[2, 3] x) => (float[2, 3] y)'
 LONG = f"{HEAD} {{ a = Exp (x)  h = Sin (a)  n = Neg (h)  r = Relu (n)  s = Sqrt (r)  y = Abs (s) }}"
@@ -24,7 +24,7 @@ SHORT = f"{HEAD} {{ a = Exp (x)  k = Sin (a)  t = Neg (k)  u = Relu (t)  v = Sqr
 def walk(tmp_path: Path, a: str, b: str) -> Walk:
     for name, text in (("a", a), ("b", b)):
         onnx.save(parser.parse_model(text), tmp_path / name)
-    first, second = (open_runner(str(tmp_path / name), name) for name in ("a", "b"))
+    first, second = (opened(str(tmp_path / name), name) for name in ("a", "b"))
     feeds = {"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
     found = Walk(first, second, [feeds], {"x": "tensor(float)"})
     found.run()

@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import Verification, Verifier, VerifyOptions
-from onnxopt.verification.comparison import compare_files
+from onnxopt.verification.two_files import compare_files
 from tests.verification.pairs import gaps
 
 HEAD = """<ir_version: 9, opset_import: ["" : 19]> g (float[FIRST, 8] x) => (y)

@@ -15,9 +15,8 @@ from onnxopt.verification.coverage.cones import Cone
 from onnxopt.verification.coverage.gaps import gaps
 from onnxopt.verification.coverage.probe import beyond, near, probe
 from onnxopt.verification.pieces.walk import Walk
-from onnxopt.verification.programs.foreign import open_runner
 from onnxopt.verification.rounding import Difference
-from tests.verification.pairs import own_check
+from tests.verification.pairs import opened, own_check
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (float[n, 8] y)
     <float two = {2}, float three = {3}, float high = {2000}, float higher = {9000},
@@ -55,7 +54,7 @@ def walked(folder: Path, a: str, b: str, case: np.ndarray) -> Walk:
     runners = []
     for name, body in (("a", a), ("b", b)):
         onnx.save(parser.parse_model(f"{HEAD} {{ {body} }}"), folder / name)
-        runners.append(open_runner(str(folder / name), name))
+        runners.append(opened(str(folder / name), name))
     walk = Walk(*runners, [{"x": case}], {"x": "tensor(float)"})
     walk.run()
     return walk

@@ -16,12 +16,11 @@ from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look
 from onnxopt.verification.pieces import walk
 from onnxopt.verification.programs import stream
-from onnxopt.verification.programs.foreign import open_runner
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import Stream
 from onnxopt.verification.run import Failed
-from onnxopt.verification.runtime import PLAIN
 from onnxopt.worker.service import Died
+from tests.verification.pairs import opened
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x, bool c) => (float[M, 8] y)'
 WIDE = 1 << 15
@@ -41,7 +40,8 @@ def feeds(rows: int = 3) -> dict[str, np.ndarray]:
 
 def look(tmp_path: Path, a: str, b: str) -> Look:
     paths = (saved(tmp_path / "a", a), saved(tmp_path / "b", b))
-    return Look(paths, VerifyOptions(), ("A", "B"), make_plan(onnx.load(paths[0])), PLAIN, None, print)
+    runners = (opened(path, label, tell=print) for path, label in zip(paths, "AB"))
+    return Look(*runners, VerifyOptions(), make_plan(onnx.load(paths[0])))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def chain(nodes: int) -> str:
 
 def sizes(path: str, rows: int) -> list[int]:
     """Return the number of nodes of each segment."""
-    runner = open_runner(path, "A")
+    runner = opened(path, "A")
     values = Stream(runner, [feeds(rows)], {"x": "tensor(float)", "c": "tensor(bool)"})
     found = []
     for nodes in values.run_all(1 << 20, runner.program.made):
@@ -101,7 +101,7 @@ def test_a_crash_is_blamed_on_the_model_of_the_segment(tmp_path: Path) -> None:
     other = "{ v1 = Mul (x, m) v2 = Mul (v1, m) y = Mul (v2, m) }"
     paths = [path, saved(tmp_path / "b", other, {"m": np.array(-1, np.float32)})]
     told: list[str] = []
-    a, b = (open_runner(path, label, tell=told.append) for path, label in zip(paths, "AB"))
+    a, b = (opened(path, label, tell=told.append) for path, label in zip(paths, "AB"))
     known = walk.Walk(a, b, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})
     assert known.run().pieces.cuts == 3
     pairs = [(f"loading a piece of {label}", f"running a piece of {label}") for label in "ABABAB"]
@@ -111,7 +111,7 @@ def test_a_crash_is_blamed_on_the_model_of_the_segment(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("tight")
 def test_an_unloadable_segment_fails_at_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = open_runner(saved(tmp_path / "a", "{ v1 = Neg (x) v2 = Neg (v1) y = Neg (v2) }"), "A")
+    runner = opened(saved(tmp_path / "a", "{ v1 = Neg (x) v2 = Neg (v1) y = Neg (v2) }"), "A")
     load = Runner._load
 
     def refusing(self: Runner, model: Any, *how: Any) -> Any:

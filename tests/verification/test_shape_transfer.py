@@ -16,7 +16,7 @@ PICTURES = [PICTURE]
 
 def of(node: str, shapes: Sequence[Shape | None], integers: Mapping[str, Sequence[int]] = NOTHING) -> Shape | None:
     made = parser.parse_graph(f"g (float x) => (float y) {{ y = {node} }}").node[0]
-    return Call(made, [Known(shape) for shape in shapes], lambda name: integers.get(name)).computed(SHAPES)
+    return Call(made, [Known(shape) for shape in shapes], lambda name: integers.get(name, [])).computed(SHAPES)
 
 
 @pytest.mark.parametrize(

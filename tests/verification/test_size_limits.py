@@ -10,7 +10,7 @@ from onnx import ModelProto, parser
 
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.inputs.plan import InputSpec, Plan
-from onnxopt.verification.inputs.sizes import Limits, Run, affordable, other_sizes
+from onnxopt.verification.inputs.sizes import Run, Sizes, affordable, other_sizes
 from tests.verification.pairs import own_check, verdict
 
 SIZE = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
@@ -52,8 +52,8 @@ def model(body: str) -> ModelProto:
 )  # fmt: skip
 def test_a_fault_at_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
     a, b = model(right), model(right.replace(*wrong))
-    assert size in other_sizes(Limits(a.graph), Limits(b.graph))
-    assert other_sizes(Limits(a.graph), Limits(a.graph)) == {}
+    assert size in other_sizes(Sizes(a.graph), Sizes(b.graph))
+    assert other_sizes(Sizes(a.graph), Sizes(a.graph)) == {}
     for name, proto in (("a", a), ("b", b)):
         onnx.save(proto, tmp_path / f"{name}.onnx")
     found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(cases=("all",)))
@@ -68,7 +68,7 @@ def test_expensive_sizes_are_not_tried() -> None:
     plans = [Plan(bytes=n, windows=w) for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))]
     assert [affordable([9, 20, 41], plan) for plan in plans] == [(9, 41, 20), (9, 20), ()]
     a, b = model("y = Slice (x, first, all, axis)"), model("y = Slice (x, first, some, axis)")
-    assert other_sizes(Limits(a.graph), Limits(b.graph)) == {41: {"t"}}
+    assert other_sizes(Sizes(a.graph), Sizes(b.graph)) == {41: {"t"}}
     picture = Plan([InputSpec("x", "float32", ("n", 3, 64, 64))])
     assert affordable([9, 41], picture, known=Run(1 << 31, {"n": 2})) == (9,)
     assert affordable([9, 41], picture, known=Run(1 << 20, {"n": 2})) == (9, 41)
@@ -90,9 +90,7 @@ def test_an_end_of_fixed_dims_needs_no_larger_size(fixed: str) -> None:
         <int64[1] first = {0}, int64[1] axis = {1}, int64[1] two = {2}, int64[1] some = {20}, int64[1] few = {9},
         int64[2] many = {2, 32}> {
         s = Shape (x) one = Constant <value_float = 1.0> () n1 = Slice (s, first, axis) BODY }"""
-    a, b = (
-        Limits(parser.parse_model(head.replace("BODY", fixed.replace("END", end))).graph) for end in ("some", "few")
-    )
+    a, b = (Sizes(parser.parse_model(head.replace("BODY", fixed.replace("END", end))).graph) for end in ("some", "few"))
     assert other_sizes(a, b) == {}
 
 

@@ -58,7 +58,7 @@ def test_refused_threads_are_no_verdict(opened: judge.Judge, path: str, monkeypa
     refusing(monkeypatch, NO_THREAD, 1, optimize=True)
     assert opened.result(path, VerifyOptions()) == ""
     with pytest.raises(Refused, match="the system refuses"):
-        opened.optimized()
+        opened.unloaded(path, opened.labels[1], True)
 
 
 def test_threads_refused_at_a_run_are_no_verdict(
@@ -85,7 +85,7 @@ def test_the_load_with_optimizations_releases_other_sessions(
 
     assert opened.result(path, VerifyOptions()) == ""
     monkeypatch.setattr(OnnxRuntime, "__init__", loading)
-    assert opened.optimized() == ("", True)
+    assert opened.finish() and opened.unloaded(path, opened.labels[1], True) == ""
     assert loaded == [(True, False, False)]
     assert opened.result(path, VerifyOptions()) == ""  # another session
     assert all(o.ok for o in opened.compare(OWN[0].name, {}).outputs)
@@ -96,8 +96,9 @@ def test_memory_refused_to_runtime_optimizations_is_no_difference(
 ) -> None:
     refusing(monkeypatch, "std::bad_alloc", 1, optimize=True)
     assert opened.result(path, VerifyOptions()) == ""
-    why, original = opened.optimized()
-    assert (why.startswith("it takes more memory than it may"), original) == (True, True)
+    assert opened.unloaded(path, opened.labels[1], True).startswith("it takes more memory than it may")
+    refusing(monkeypatch, "std::bad_alloc", 1, optimize=True)
+    assert opened.unloaded(path, opened.labels[0], True) == "", "of the original, that says nothing"
 
 
 def starving(monkeypatch: pytest.MonkeyPatch, *, original: bool, judged: judge.Judge) -> list[str]:
@@ -174,7 +175,7 @@ def test_memory_refused_at_both_loads_is_no_verdict(
         opened.result(path, VerifyOptions())
 
 
-@pytest.mark.parametrize("asked", ["original", "result", "optimized"])
+@pytest.mark.parametrize("asked", ["original", "result", "unloaded"])
 def test_memory_refused_to_a_worker_is_not_verified(asked: str, path: str) -> None:
     """A MemoryError in a worker gives no error of the command: the result is not verified."""
     once = path + ".once"

@@ -10,9 +10,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.comparison import compare_files
 from onnxopt.verification.inputs.sizes import Side, other_rows, other_size
 from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.two_files import compare_files
 
 ROWS = 3000
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (int64[n, t] ids) => (float[n, t, 4] y) '

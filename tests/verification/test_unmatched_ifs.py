@@ -9,7 +9,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import Verification, Verifier, VerifyOptions
-from onnxopt.verification.comparison import compare_files
+from onnxopt.verification.two_files import compare_files
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, bool b) => (y)
     <float h = {0.5}, float two = {2}, float far = {50}, int64 fifty = {50}>"""

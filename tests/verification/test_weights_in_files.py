@@ -13,7 +13,7 @@ from onnxopt.proto.messages import all_tensors, is_external
 from onnxopt.proto.wire import Stored
 from onnxopt.verification import verify
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.programs.foreign import open_runner
+from onnxopt.verification.programs.foreign import read_skeleton
 from onnxopt.worker.serving import Refused
 from tests.cli.weights import beside
 from tests.samples import parsed
@@ -97,7 +97,7 @@ def test_only_large_external_tensors_stay_in_their_files(tmp_path: Path, monkeyp
     monkeypatch.setattr("onnxopt.verification.model.skeleton._ROOM", 1 << 12)
     assert Skeleton(path).left_outside == 4 * 64 * 64
     with pytest.raises(Refused, match="GiB of weights that bodies read lie beside the model"):
-        open_runner(str(path), "the original")
+        read_skeleton(str(path))
     (tmp_path / "m.onnx.data").unlink()
     with pytest.raises(ModelError, match=r"the data file m\.onnx\.data of `high` is missing"):
         Skeleton(path)

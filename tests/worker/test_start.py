@@ -69,6 +69,42 @@ def test_the_next_worker_of_the_same_kind_takes_the_process_started_ahead(monkey
     assert pid_of(Worker(program, usual_memory())) == started[2]
 
 
+SHARING = """
+import time
+from onnxopt.worker import usual_memory
+from onnxopt.worker.process import Gone, Worker, end_ahead, start_ahead
+
+program = (
+    "import os, sys; from onnxopt.worker.serving import receive, send; out = os.fdopen(os.dup(1), 'wb');"
+    "silent = os.path.samestat(os.fstat(2), os.stat(os.devnull));"
+    "send(out, ('decimal' in sys.modules, os.getsid(0) == os.getpid(), silent));"
+    "send(out, receive(sys.stdin.buffer)); os.abort()"
+)
+start_ahead(program, ["decimal"])
+with Worker(program, usual_memory()) as worker:
+    print(*worker.receive(time.monotonic() + 60, 60))
+    worker.send("heard")
+    print(worker.receive(time.monotonic() + 60, 60))
+    try:
+        worker.receive(time.monotonic() + 60, 60)
+    except Gone as e:
+        print(e)
+start_ahead(program, ["decimal"])
+end_ahead()
+start_ahead(program, ["no.such.module"])
+Worker(program, usual_memory()).close()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="started elsewhere without a copy")
+def test_a_copy_started_ahead_has_the_shared_modules_and_its_own_streams() -> None:
+    done = subprocess.run([sys.executable, "-c", SHARING], capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()
+    assert said[:2] == ["True True True", "heard"]
+    assert said[2].startswith("crashed (SIGABRT)")
+    assert not done.stderr
+
+
 def test_a_process_started_ahead_that_no_worker_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
     monkeypatch.setattr(process, "start", lambda *a, **k: ended.append(p := subprocess.Popen([*SLEEP], **k)) or p)

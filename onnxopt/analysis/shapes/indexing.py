@@ -18,6 +18,7 @@ from onnxopt.analysis.shapes.sizes import (
     is_behind,
     joined,
     known_order,
+    listed_by,
     product,
     shape_rule,
 )
@@ -110,6 +111,12 @@ def _depth_to_space(s: ShapeData, n: Node) -> Found | None:
 def _space_to_depth(s: ShapeData, n: Node) -> Found | None:
     x, b = s.dims_in(n, 0), n.attr("blocksize")
     return (x[0], x[1] * (b * b), divide(x[2], b), divide(x[3], b)) if len(x) == 4 and b >= 1 else None
+
+
+@shape_rule("Shape")
+def _list(s: ShapeData, n: Node) -> Found | None:
+    x = s.shape(n.input(0))
+    return (None if x is None else len(x[listed_by(n)]),)
 
 
 # -- indices --------------------------------------------------------------------------------------------------
@@ -288,7 +295,7 @@ def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
     level.
     """
     body = n.bodies.get("body")
-    if body is None or s.assumed:
+    if body is None or s.trial:
         return None
     if len(body.inputs) != max(len(n.inputs), 2) or len(body.outputs) < len(body.inputs) - 1:
         return None

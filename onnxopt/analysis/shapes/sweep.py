@@ -56,7 +56,8 @@ class ShapeData:
 
     dims: MutableMapping[Value, Dims] = field(default_factory=dict)
     contents: MutableMapping[Value, Array] = field(default_factory=dict)
-    assumed: bool = False  # based on an assumption: no facts
+    assumed: bool = False  # stores no facts
+    trial: bool = False  # based on an assumption
     _least: dict[str, int] = field(default_factory=dict)  # minimum of each symbol, if the model runs
     _symbols: dict[str, Expr] = field(default_factory=dict)
     _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # symbols of tensors' dims, by symbol
@@ -111,7 +112,7 @@ class ShapeData:
     def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
         """Return trial data under the assumption of these shapes."""
         dims, contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
-        trial = ShapeData(dims, contents, True, self._least, self._symbols, _seen={*self._seen})
+        trial = ShapeData(dims, contents, True, True, self._least, self._symbols, _seen={*self._seen})
         for value, sizes in shapes.items():
             trial._keep(value, trial._sizes(sizes))
         return trial
@@ -175,10 +176,19 @@ class ShapeData:
                 self._visit(node)
             yield node
 
-    def visit(self, node: Node) -> Iterator[Node]:
-        """Visit a node outside the graph; yields the node when its results are known."""
+    def visit(self, node: Node) -> dict[Value, Dims]:
+        """Return the dims of the results of a node, which may be outside the graph, as far as rules give them."""
+        for v in node.results:
+            self.dims.pop(v, None)
         self._visit(node)
-        yield node
+        return {v: self.dims[v] for v in node.results if v in self.dims}
+
+    def named(self, value: Value, shape: Shape) -> tuple[int | str, ...]:
+        """Keep the dims of a value, and return them with a name for each unknown one."""
+        found = self.dims.get(value)
+        if found is None or as_dims(found) != shape:
+            found = self._keep(value, self._sizes(shape))
+        return as_dims(found)
 
     def _look_back(self, graph: Graph) -> None:
         """Drop data of removed nodes."""
@@ -247,8 +257,8 @@ class ShapeData:
         if known is not None and len(known) != len(dims):
             return
         before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
-        named = self._keep(value, self._sizes(map(_better, before, dims)))
-        facts = _as_dims(named)
+        named = self._keep(value, self._sizes(map(better_dim, before, dims)))
+        facts = as_dims(named)
         if facts != value.shape and not value.constant and not self.assumed:
             learn(value, facts, asked=True)
 
@@ -256,7 +266,7 @@ class ShapeData:
         """Return the sizes of `dims` if these are `known` already."""
         sizes = [d for d in dims if d is not None]
         if len(sizes) == len(dims):
-            return tuple(sizes) if known == _as_dims(sizes) else None
+            return tuple(sizes) if known == as_dims(sizes) else None
         return self._sizes(known) if known is not None and known == dims else None
 
     def _sizes(self, dims: Iterable[str | Size | None]) -> Dims:
@@ -292,7 +302,7 @@ def _is_same(a: Array | None, b: Array | None) -> bool:
     return a is b or (a is not None and b is not None and a.shape == b.shape and bool(a.tolist() == b.tolist()))
 
 
-def _as_dims(dims: Iterable[Size]) -> tuple[int | str, ...]:
+def as_dims(dims: Iterable[Size]) -> tuple[int | str, ...]:
     """Return sizes as dims of a value: numbers and names."""
     return tuple([d if isinstance(d, int) else d.name for d in dims])
 
@@ -336,7 +346,7 @@ def _is_function(node: Node) -> bool:
     return node.graph is None or label in node.graph.model.functions
 
 
-def _better(known: int | str | None, found: Size | None) -> int | str | Size | None:
+def better_dim(known: int | str | None, found: Size | None) -> int | str | Size | None:
     """Return the more precise of two true dims: a number, then an expression of input symbols."""
     if isinstance(known, int) or found is None:
         return known

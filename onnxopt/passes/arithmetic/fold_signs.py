@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import lengths_of
-from onnxopt.graph import Value
+from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node, array_of, own_producer, present
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, is_float
@@ -141,6 +141,11 @@ _HALVES: Final = op.Split(var("x"), ..., name="halves", shared=True)
 _FIRST, _SECOND = _HALVES.at(0), _HALVES.at(1)
 
 
+def _are_halves(width: int, c: Shape, d: Shape, s: Shape, t: Shape) -> bool:
+    half = width % 2 == 0 and all(r[-1:] == (width // 2,) and None not in r for r in (c, d, s, t))
+    return half and c == d and s == t
+
+
 @rewrite(
     op.Concat(
         op.Sub(op.Mul(_FIRST, var("c")), op.Mul(_SECOND, var("s"))),
@@ -160,8 +165,7 @@ def turned_halves(m: Match, x: Value, c: Value, s: Value, d: Value, t: Value) ->
     shapes = [m.dims(v) for v in (c, d, s, t)]
     last = all(int(n.attr("axis")) in (-1, rank - 1) for n in (m.concat, m.halves))
     m.require(last and max(map(len, shapes)) <= rank, "not along the last axis")  # a higher rank shifts the axes
-    half = width % 2 == 0 and all(r[-1:] == (width // 2,) and None not in r for r in shapes)
-    m.require(half and shapes[0] == shapes[1] and shapes[2] == shapes[3], "the factors are not as wide as the halves")
+    m.require(_are_halves(width, *shapes), "the factors are not as wide as the halves")
     if all(v.constant and v.array.size <= _MAX_SINES for v in (c, d, s, t)):
         cosines = m.const(np.concatenate((c.array, d.array), -1), like=c.array)
         sines = m.const(np.concatenate((-s.array, t.array), -1), like=s.array)

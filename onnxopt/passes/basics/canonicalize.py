@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import listed_by
@@ -150,9 +149,9 @@ class LiftConstants(GraphPass):
             value = node.outputs[0]
             if value is None or not value.constant or (value.is_output and graph.is_bound_by_name):
                 continue
-            tensor = _tensor(node)
-            if tensor is not None:
-                value.tensor = tensor
+            attribute = node.attributes.get("value")
+            if attribute is not None:
+                value.tensor = tensor = attribute.t
                 tensor.name = value.name
             else:
                 value.array = node.constant_array()
@@ -175,8 +174,3 @@ class LiftConstants(GraphPass):
         graph.add_initializer(value, removed=True)
         graph.remove(node)
         ctx.count("constant_body_output")
-
-
-def _tensor(node: Node) -> TensorProto | None:
-    a = node.attributes.get("value")
-    return a.t if a is not None else None

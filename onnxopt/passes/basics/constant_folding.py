@@ -274,7 +274,6 @@ class _Cone:
         running, wanted = worth_running(list(rest), lambda node, made: self._is_too_large(node, made, inside))
         if not running:
             return
-        needed: set[Value | None] = set(wanted)
         read = dict.fromkeys(v for node in running for v in present(node.inputs))
         known = {v: self._array(v) for v in read if v in self.arrays or v.constant}
         from onnxopt.analysis.folding_runtime import run_cone
@@ -285,6 +284,9 @@ class _Cone:
             most = max((self.options.max_work, *(self.freed[n] for n in running)))
             self.arrays.update(run_cone(self.graph, running, known, wanted, sandbox, most, self._give_up))
             self.spent.seconds = sandbox.spent
+        self._give_up_unmade(rest, set(wanted))
+
+    def _give_up_unmade(self, rest: Collection[Node], needed: set[Value | None]) -> None:
         for node in rest:
             if self._is_cut_off(node):
                 self.nodes.pop(node, None)

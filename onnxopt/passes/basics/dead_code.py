@@ -94,12 +94,9 @@ def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
 
 def _may_change(function: Graph, names: Counter[str]) -> bool:
     """Whether the inputs and outputs of a function may change: no overload and no kernel has the name."""
-    return names[_called(function)] == 1 and not function.skipped and not _has_kernels(function.proto.domain)
-
-
-def _has_kernels(domain: str) -> bool:
-    """Whether a runtime may have its own kernel for an operator of this domain."""
-    return is_standard(domain) or domain.startswith("com.microsoft")
+    domain = function.proto.domain
+    has_kernels = is_standard(domain) or domain.startswith("com.microsoft")
+    return names[_called(function)] == 1 and not function.skipped and not has_kernels
 
 
 def _called(function: Graph) -> str:
@@ -108,7 +105,7 @@ def _called(function: Graph) -> str:
 
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     """Remove unread optional trailing outputs (a Dropout's mask, an LSTM's last state)."""
-    demanded = graph.results_of(node.op)
+    demanded = graph.signature(node.op)
     if demanded is None or _needs_outputs(node, ctx.opt_level):
         return
     last = len(node.outputs) - 1
@@ -161,11 +158,6 @@ def _uncalled(model: Model) -> dict[str, Graph]:
         labels.setdefault(_called(function), []).append(label)
     alive = [model.graph, *(dead.pop(label) for label, function in model.functions.items() if function.skipped)]
     while alive and dead:
-        called = _operators_in(alive.pop())
+        called = [op for scope in inner_scopes(alive.pop()) for op in scope.by_op if scope.by_op[op]]
         alive += [dead.pop(label) for op in called for label in labels.pop(op, ()) if label in dead]
     return dead
-
-
-def _operators_in(graph: Graph) -> list[str]:
-    """Return the operators of a graph and its bodies."""
-    return [op for scope in inner_scopes(graph) for op in scope.by_op if scope.by_op[op]]

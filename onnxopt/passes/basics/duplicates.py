@@ -78,9 +78,8 @@ class _Merging:
         first = first_like(node, seen, told)
         if first is node or not _replaceable(node, first):
             return
-        if any(_is_refused(a, b) for a, b in _pairs(node, first)):
-            self.ctx.decline("merged", REFUSED, repr(node))
-        elif self.ctx.spend("merged", at=node):
+        why = REFUSED if any(_is_refused(a, b) for a, b in _pairs(node, first)) else ""
+        if self.ctx.spend("merged", at=node, unless=why):
             self._replace(node, first)
 
     def _is_pure(self, graph: Graph, op: str) -> bool:

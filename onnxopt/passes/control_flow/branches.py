@@ -42,9 +42,8 @@ class KnownConditions(GraphPass):
                 continue
             for other in _asking_the_same(node, condition):
                 unused = other.bodies[_BRANCHES[not known]]
-                if misleads(zip(other.outputs, unused.outputs)):
-                    ctx.decline("refused", REFUSED, repr(other))
-                elif ctx.spend("refused", at=other):
+                why = REFUSED if misleads(zip(other.outputs, unused.outputs)) else ""
+                if ctx.spend("refused", at=other, unless=why):
                     other.set_input(0, other.scope.constant(np.array(known), "condition", other))
 
 
@@ -91,10 +90,8 @@ class InlineBranches(GraphPass):
             if condition is None or condition.size != 1:
                 continue
             body = node.bodies["then_branch" if condition.item() else "else_branch"]
-            reason = obstacle(graph, body) or (REFUSED if misleads(zip(node.outputs, body.outputs)) else "")
-            if reason:
-                ctx.decline("inlined", reason, repr(node))
-            elif ctx.spend("inlined", at=node):
+            why = obstacle(graph, body) or (REFUSED if misleads(zip(node.outputs, body.outputs)) else "")
+            if ctx.spend("inlined", at=node, unless=why):
                 forward_results(graph, node, graph.inline(body))
                 inlined = True
         if inlined:

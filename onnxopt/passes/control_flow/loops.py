@@ -67,12 +67,6 @@ class _Loop(Recurrence):
         said = signature(self.node.op, graph.opset()) if graph is not None else None
         return max(0, said.inputs[0] - self.first_in) if said is not None and self.node.op == "Loop" else 0
 
-    def drop_state(self, i: int) -> None:
-        """Remove a state that neither the body nor the graph around reads."""
-        self.drop_result(i)
-        self._drop_operand(self.first_in + i)
-        self.states -= 1
-
     def drop_result(self, i: int) -> None:
         self.body.drop_output(self.first_out + i)
         if i < len(self.node.outputs):
@@ -106,8 +100,10 @@ class _Loop(Recurrence):
             inside.redirect_readers(given)
             if result is not None:
                 result.redirect_readers(given)
-            if not stays:
-                self.drop_state(i)
+            if not stays:  # neither the body nor the graph around reads it
+                self.drop_result(i)
+                self._drop_operand(self.first_in + i)
+                self.states -= 1
 
     def _stays(self, result: Value | None) -> bool:
         """Whether the graph around outputs a result, or the loop needs the state to be valid."""
@@ -137,9 +133,8 @@ class _Loop(Recurrence):
         limit = limit_of_trips(self)
         if limit is None or graph is None:
             return
-        if not starts_below(self, limit):
-            ctx.decline("trips", "it may begin otherwise, or compare otherwise", repr(node))
-        elif ctx.spend("trips", at=node):
+        why = "" if starts_below(self, limit) else "it may begin otherwise, or compare otherwise"
+        if ctx.spend("trips", at=node, unless=why):
             if limit.constant:
                 limit = graph.constant(limit.array.astype(np.int64), limit.name, node)
             elif types.dtype(limit) != TensorProto.INT64:
@@ -241,10 +236,7 @@ class InlineLoops(GraphPass):
             trips = _trips(node)
             if trips is None:
                 continue
-            reason = _obstacle(graph, node, trips)
-            if reason:
-                ctx.decline("inlined", reason, repr(node))
-            elif ctx.spend("inlined", at=node):
+            if ctx.spend("inlined", at=node, unless=_obstacle(graph, node, trips)):
                 if trips:
                     _inline(graph, node)
                 else:

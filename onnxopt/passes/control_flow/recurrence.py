@@ -64,9 +64,7 @@ class BatchLoops(GraphPass):
                 continue
             types.settle(graph.model)  # bodies are inferred together with the graph around
             batch = _Batch(node, trips)
-            if reason := batch.reason():
-                ctx.decline("batched", reason, repr(node))
-            elif ctx.spend("batched", at=node):
+            if ctx.spend("batched", at=node, unless=batch.reason()):
                 batch.carry_out()
 
 

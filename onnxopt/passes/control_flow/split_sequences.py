@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, array_of
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.proto.messages import Array, make_node
+from onnxopt.proto.messages import Array
+from onnxopt.rewriting.parts import insert_split
 from onnxopt.rewriting.rule import Declined, require
 
 _PARTS: Final = 1024  # mostly unread parts: the size declared by a file is not trusted
@@ -79,24 +78,14 @@ def _position(user: Node, sequence: Value, count: int) -> int | None:
 
 
 def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
-    value = node.output
-    lengths = graph.constant(np.array(sizes, np.int64), f"{value.name}_sizes", node)
-    fresh = graph.model.names.fresh
-    parts = [Value(fresh(value.name, f"_{i}"), graph) for i in range(len(sizes))]
-    split = Node(make_node("Split", "", node.name, {"axis": node.attr("axis")}), [node.inputs[0], lengths], [*parts])
+    value, fresh = node.output, graph.model.names.fresh
+    readers = {user: _position(user, value, len(sizes)) for user in value.users}
+    read = {i: user.output for user, i in reversed(readers.items())}  # the first reader's value becomes the part
+    parts = [read[i] if i in read else Value(fresh(value.name, f"_{i}"), graph) for i in range(len(sizes))]
+    split = insert_split(graph, node.operands[0], parts, node.attr("axis"), sizes, node)
     describe_as(split.proto, node.proto)
-    graph.insert(split, node)
-    taken: set[int] = set()
-    for user in list(value.users):
-        position = _position(user, value, len(sizes))
-        assert position is not None
-        element = user.output
-        if position not in taken:  # the element's value becomes the part, so output names stay
-            taken.add(position)
-            graph.take_over(element, split, position)
-        else:
-            part = split.outputs[position]
-            assert part is not None
-            element.replace_all_uses_with(part)
+    for user, i in readers.items():
+        if i is not None and user.output is not parts[i]:
+            user.output.replace_all_uses_with(parts[i])
         graph.remove(user)
     graph.remove(node)

@@ -15,7 +15,7 @@ from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.near_zero import told_from_zero
-from onnxopt.rewriting.rule import is_number, known_axes
+from onnxopt.rewriting.rule import FOLDS, is_number, known_axes
 
 _ROUNDING: Final = 2.0**-22  # of a float32 attribute, perhaps written with seven digits
 
@@ -263,13 +263,7 @@ class FuseActivation(RewritePass):
     Not done: Sigmoid read by a logarithm, divisor, sign or similar, which distinguishes zeros from small numbers.
     """
 
-    # Before: otherwise a factor of the formula could be folded into weights.
-    info = PassInfo(
-        "fuse-activation",
-        opt_level=3,
-        after=("simplify-arithmetic",),
-        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
-    )
+    info = PassInfo("fuse-activation", opt_level=3, after=("simplify-arithmetic",), before=FOLDS)
     swish: bool = option(False, "Swish too")
     pooling: bool = option(False, "GlobalAveragePool too")
     rules = (

@@ -20,13 +20,16 @@ from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 from onnxopt.rewriting.attention import (
+    PROBABILITIES,
     Filled,
     Kept,
+    Scores,
+    is_regular,
     kept_by,
     kept_by_numbers,
     of_windows,
     one_number,
-    scores_of,
+    scores_behind,
     target,
     with_one_lead,
 )
@@ -39,23 +42,14 @@ _RANKS: Final = (3, 4, 5)  # of batches of heads: without heads; with windows in
 _HUGE: Final = 1e30  # scores are negligible beside it
 _NEXT: Final = np.nextafter(np.finfo(np.float32).min, np.float32(0))  # the number next to the lowest
 
-_PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
 
-
-@rewrite(op.MatMul(either(op.Where(op.IsNaN(var("guarded")), 0, _PROBABILITIES), _PROBABILITIES), var("v")))
+@rewrite(op.MatMul(PROBABILITIES, var("v")))
 def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Value:
-    """Softmax(c Tanh(q kᵀ z / c) + mask) v = Attention(q, k, v, mask, scale = z, softcap = c).
-
-    A Where may replace NaN by 0: the Softmax is NaN where the mask is minus infinity for all keys.
-    """
+    """Softmax(c Tanh(q kᵀ z / c) + mask) v = Attention(q, k, v, mask, scale = z, softcap = c)."""
     m.require(m.opset >= 23, "the operator is there from opset 23 on")
     m.require(m.dtype(v) in (TensorProto.FLOAT, TensorProto.FLOAT16), "neither float32 nor float16")
-    m.require(m.softmax.attr("axis") in (-1, len(m.dims(x)) - 1), "the softmax is not over the keys")
-    m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
-    s = scores_of(x)
-    m.require(s is not None and s.cap >= 0, "not the scores of queries and keys")
-    assert s is not None
-    m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
+    s = scores_behind(m, x, guarded)
+    m.require(s.cap >= 0, "not the scores of queries and keys")
     (q, of_queries), (keys, of_keys) = _unscaled(s.q), _unscaled(s.keys)
     scale = s.scale * of_queries * of_keys
     m.require(0 < scale <= np.finfo(np.float32).max, "the scale is not positive, or none")
@@ -75,13 +69,17 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     result: Value = m.op.Attention(*operands, mask, scale=scale, **more)
     if len(sizes) == 5:
         result = m.op.Reshape(result, target(m, (*sizes[:-1], m.dims(v)[-1])))
-        beside = [m.anchor.output.only_user, *(x.producer for x in (q, keys, v))]
-        merging = sum(n is not None and n.op in ("Reshape", "Transpose") for n in beside)
-        gone = [*s.through, *m.softmax.outputs, *m.anchor.outputs] + [s.keys] * (
-            producer(s.keys, "Transpose") is not None
-        )
-        m.require(len(m.new_nodes) - merging <= len(gone), LEFT)
+        _require_fewer(m, s, (q, keys, v))
     return result
+
+
+def _require_fewer(m: Match, s: Scores, operands: tuple[Value, ...]) -> None:
+    """Decline if more nodes are made than removed; Reshapes and Transposes beside the new ones merge with them."""
+    beside = [m.anchor.output.only_user, *(x.producer for x in operands)]
+    merging = sum(n is not None and n.op in ("Reshape", "Transpose") for n in beside)
+    turned = [s.keys] * (producer(s.keys, "Transpose") is not None)
+    gone = [*s.through, *m.softmax.outputs, *m.anchor.outputs, *turned]
+    m.require(len(m.new_nodes) - merging <= len(gone), LEFT)
 
 
 def _of_batches(m: Match, mask: Value, full: Shape, lead: Shape) -> Value:
@@ -320,11 +318,9 @@ def shared_heads(m: Match, q: Value, k: Value, v: Value, keys_of: Array, values_
     """
     rest = _only_scored(m)
     found = [_few(m, x, n, i) for x, n, i in zip((k, v), (m.keys, m.values), m.attention.inputs[1:])]
-    count = found[0][1] if found[0][1] == found[1][1] else None
-    count = m.known(count or None, "the number of heads is unknown")
-    regular = np.repeat(np.arange(count), keys_of.size // count)
-    equal = np.array_equal(keys_of, regular) and np.array_equal(values_of, regular)
-    m.require(equal, "the same number of queries does not share each head, in order")
+    count = m.known(found[0][1] or None, "the number of heads is unknown")
+    equal = found[1][1] == count and np.array_equal(keys_of, values_of)
+    m.require(equal and is_regular(keys_of, count), "the same number of queries does not share each head, in order")
     return m.op.Attention(q, *(x for x, _ in found), *rest, like=m.attention)
 
 

@@ -17,7 +17,7 @@ from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.index_maps import inverse
-from onnxopt.rewriting.rule import is_number, known_axes, listed_axes
+from onnxopt.rewriting.rule import FOLDS, is_number, known_axes, listed_axes
 
 _MAX_SCALE: Final = 1 << 18  # elements of a scale
 
@@ -199,7 +199,8 @@ def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
     dims = m.shape(m.rows.output)
     m.require(dims is not None and (*dims[:1], *dims[2:]) == (1, size, 1), "not one row after the other")
     m.require(m.mean.keeps_dims, "not the means of rows")
-    m.require(all(axes_but_one(n) for n in (m.mean, m.moment)), "not the means of rows")
+    axes = [sorted(a % 4 for a in listed_axes(n) or ()) for n in (m.mean, m.moment)]
+    m.require(axes == [[0, 2, 3]] * 2, "not the means of rows")
     m.require(types.same_shape(x, m.back.output), "not provably the same shape")
     return m.op.LayerNormalization(x, factors(m, x, size, None), axis=-1, epsilon=m.norm.attr("epsilon"))
 
@@ -207,11 +208,6 @@ def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
 def filled_with(value: Value, number: int) -> bool:
     element = repeated(value)
     return element is not None and bool(element == number)
-
-
-def axes_but_one(node: Node) -> bool:
-    """Whether the node reduces all of four axes but the second."""
-    return sorted(a % 4 for a in listed_axes(node) or ()) == [0, 2, 3]
 
 
 @rewrite(
@@ -260,13 +256,7 @@ class FuseNormalization(RewritePass):
     Not done: types other than float32, for which the operators compute in another precision.
     """
 
-    # Before: otherwise a factor of the formula could be folded into weights.
-    info = PassInfo(
-        "fuse-normalization",
-        opt_level=3,
-        after=("simplify-arithmetic",),
-        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
-    )
+    info = PassInfo("fuse-normalization", opt_level=3, after=("simplify-arithmetic",), before=FOLDS)
     groups: bool = option(False, "GroupNormalization too")
     rules = (
         layer_normalization,
@@ -340,12 +330,5 @@ class FuseSoftmax(RewritePass):
     Not done: before opset 13 along another axis than the last, as Softmax then covers all axes from there on.
     """
 
-    # Before: otherwise a factor of the formula could be folded into weights.
-    info = PassInfo(
-        "fuse-softmax",
-        opt_level=3,
-        after=("simplify-arithmetic",),
-        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
-        ops=("Exp", "Softmax"),
-    )
+    info = PassInfo("fuse-softmax", opt_level=3, after=("simplify-arithmetic",), before=FOLDS, ops=("Exp", "Softmax"))
     rules = (softmax, softmax_of_differences, log_softmax_of_sum, log_softmax)

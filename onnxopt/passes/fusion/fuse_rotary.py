@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import is_behind
 from onnxopt.graph import Shape, Value
-from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
+from onnxopt.graph.node import Node, array_of, present, producer
 from onnxopt.operators import UNARY
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, either, op, rewrite, var
-from onnxopt.rewriting.rule import listed_axes
+from onnxopt.rewriting import Call, Match, Pattern, either, op, rewrite, var
+from onnxopt.rewriting.rule import constant_cuts, listed_axes
 
+_Angles: TypeAlias = tuple[Value, Value]
 _MAX_STEPS: Final = 8  # nodes before x, whose operand may have the batch of x: embeddings are about five nodes away
 _HALVES: Final = op.Split(var("x"), ..., name="halves")
-_NEGATED: Final = op.Concat(op.Neg(_HALVES.at(1)), _HALVES.at(0), name="turned")
-_SWAPPED: Final = op.Concat(_HALVES.at(1), _HALVES.at(0), name="turned")
 
 
-@rewrite(op.Add(op.Mul(var("x"), var("cos")), op.Mul(either(_NEGATED, _SWAPPED), var("sin"))))
+def _exchanged(parts: Call) -> Pattern:
+    """Return the pattern of [-x₂, x₁] or [x₂, x₁]."""
+    first, second = parts.at(0), parts.at(1)
+    return either(op.Concat(op.Neg(second), first, name="turned"), op.Concat(second, first, name="turned"))
+
+
+@rewrite(op.Add(op.Mul(var("x"), var("cos")), op.Mul(_exchanged(_HALVES), var("sin"))))
 def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     """x [c, c] + [-x₂, x₁] [s, s] = x [c, c] + [x₂, x₁] [-s, s] = RotaryEmbedding(x, c, s), x = [x₁, x₂]."""
-    negated = producer(m.turned.inputs[0], "Neg") is not None
     _require_halves(m, x)
     m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
-    c, s = _half(m, cos, 1), _half(m, sin, 1 if negated else -1)
-    m.require(c is not None and s is not None, "the angles are not the same for both halves")
-    assert c is not None and s is not None
-    return _rotated(m, x, (c, cos), (s, sin))
+    return _rotated(
+        m, x, *_halves_of_angles(m, cos, sin, paired=False, why="the angles are not the same for both halves")
+    )
+
+
+def _halves_of_angles(m: Match, cos: Value, sin: Value, paired: bool, why: str) -> tuple[_Angles, _Angles]:
+    """Return (half, whole angles) of cosines and sines; declines if the halves differ. Without a Neg of x₂, the first
+    half of the sines has the sign."""
+    sign = 1 if producer(m.turned.inputs[0], "Neg") is not None else -1
+    return (m.known(_half(m, cos, 1, paired), why), cos), (m.known(_half(m, sin, sign, paired), why), sin)
 
 
 @rewrite(
@@ -56,10 +67,7 @@ _PAIRS: Final = op.Split(op.Reshape(var("x"), ..., name="pairs"), ..., name="hal
         op.Mul(var("x"), var("cos")),
         op.Mul(
             op.Reshape(
-                either(
-                    op.Concat(op.Neg(_PAIRS.at(1)), _PAIRS.at(0), name="turned"),
-                    op.Concat(_PAIRS.at(1), _PAIRS.at(0), name="turned"),
-                ),
+                _exchanged(_PAIRS),
                 ...,
                 name="row",
             ),
@@ -69,16 +77,13 @@ _PAIRS: Final = op.Split(op.Reshape(var("x"), ..., name="pairs"), ..., name="hal
 )
 def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     """x [c, c] + [-x₂, x₁] [s, s] = RotaryEmbedding(x, c, s, interleaved = 1), x₁ and x₂ at even and odd places."""
-    negated = producer(m.turned.inputs[0], "Neg") is not None
     _require_heads(m, x)
     dims = [m.dims(v) for v in (m.pairs.output, *m.halves.outputs)]
     ones = [d[-1:] for d in dims] == [(2,), (1,), (1,)]  # in row-major order pairs are adjacent
     m.require(ones and m.turned.attr("axis") in (-1, len(dims[0]) - 1), "not pairs of features")
     m.require(types.same_shape(x, m.row.output), "not pairs of features")
-    c, s = _half(m, cos, 1, True), _half(m, sin, 1 if negated else -1, True)
-    m.require(c is not None and s is not None, "the angles are not the same for both of a pair")
-    assert c is not None and s is not None
-    return _rotated(m, x, (c, cos), (s, sin), interleaved=1)
+    angles = _halves_of_angles(m, cos, sin, paired=True, why="the angles are not the same for both of a pair")
+    return _rotated(m, x, *angles, interleaved=1)
 
 
 @rewrite(
@@ -93,46 +98,36 @@ def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
 )
 def rotary_of_numbers(m: Match, a: Value, b: Value, cos: Value, sin: Value) -> Value:
     """(a + i b) (c + i s) = RotaryEmbedding(x, c, s, interleaved = 1), of complex numbers, which are pairs in x."""
-    x = m.known(_paired(m, a, b), "not pairs of features")
+    x, other = _every_other(m, a, 0), _every_other(m, b, 1)
+    x = m.known(x if x is other else None, "not pairs of features")
     _require_heads(m, x)
     last = all(listed_axes(n) in ([4], [-1]) for n in (m.first, m.second)) and m.turned.attr("axis") in (-1, 4)
     m.require(last and types.same_shape(x, m.anchor.output), "not pairs of features")
     return _rotated(m, x, (cos, cos), (sin, sin), interleaved=1)
 
 
-def _paired(m: Match, a: Value, b: Value) -> Value | None:
-    """Return x if `a` holds the even and `b` the odd elements of its last axis, else None."""
-    found = [_every_other(m, v, place) for place, v in enumerate((a, b))]
-    return found[0] if found[0] is found[1] else None
-
-
 def _every_other(m: Match, value: Value, place: int) -> Value | None:
-    """Return the source of `value`: each second element of its last axis, from `place` on; else None."""
+    """Return x if `value` is x[..., place::2], or Gather(Reshape(x, pairs), place) along the last axis; else None."""
     node = producer(value, "Gather", "Slice")
     source = node.inputs[0] if node is not None else None
-    if node is None or source is None:
+    dims = m.dims(source)
+    if node is None or source is None or not dims:
         return None
-    return (_sliced if node.op == "Slice" else _gathered)(m, node, source, place)
-
-
-def _sliced(m: Match, node: Node, source: Value, place: int) -> Value | None:
-    """Return x of x[..., place::2]."""
-    rank, size = len(m.dims(source)), types.length_of(source, -1)
-    given = arrays_of(node.inputs[1:])
-    if given is None or len(given) != 4:
+    last = len(dims) - 1
+    if node.op == "Slice":
+        return source if _takes_every_other(node, dims, place) else None
+    index, pairs = array_of(node.inputs[1]), producer(source, "Reshape")
+    if node.attr("axis") % (last + 1) != last or index is None or index.ndim or int(index) != place or pairs is None:
         return None
-    starts, ends, axes, steps = (a.tolist() for a in given)
-    is_second = starts == [place] and steps == [2] and axes in ([rank - 1], [-1])
-    return source if is_second and size is not None and ends[0] >= size else None
+    x = pairs.operands[0]
+    return x if _are_pairs(m, x, source) else None
 
 
-def _gathered(m: Match, node: Node, source: Value, place: int) -> Value | None:
-    """Return x of Gather(Reshape(x, pairs), place), along the last axis."""
-    rank, index, pairs = len(m.dims(source)), array_of(node.inputs[1]), producer(source, "Reshape")
-    if not rank or node.attr("axis") % rank != rank - 1 or index is None or index.ndim or int(index) != place:
-        return None
-    x = pairs.inputs[0] if pairs is not None else None
-    return x if x is not None and _are_pairs(m, x, source) else None
+def _takes_every_other(node: Node, dims: Shape, place: int) -> bool:
+    """Whether a Slice of a tensor of these dims is [..., place::2]."""
+    cuts, last = constant_cuts(node, len(dims)), len(dims) - 1
+    is_second = [(axis, start, step) for axis, start, _, step in cuts] == [(last, place, 2)]
+    return is_second and isinstance(dims[last], int) and is_behind(cuts[0][2], last, dims)
 
 
 def _are_pairs(m: Match, x: Value, pairs: Value) -> bool:
@@ -177,7 +172,7 @@ def _require_halves(m: Match, x: Value) -> None:
     m.require(width % 2 == 0 and halves == [(width // 2,)] * 2, "not two halves")
 
 
-def _rotated(m: Match, x: Value, *angles: tuple[Value, Value], **attributes: int) -> Value:
+def _rotated(m: Match, x: Value, *angles: _Angles, **attributes: int) -> Value:
     """Return RotaryEmbedding(x). `angles`: for cosines and sines (angles of a half, whole angles).
 
     The axes of x are [batch, heads, positions, width], or [batch, positions, heads, width], which become rows.
@@ -258,15 +253,19 @@ def _without_heads(m: Match, angles: Value, axis: int) -> Value:
 _MAX_ROTATION_DEPTH: Final = 8
 
 
+def _half_of_constant(m: Match, value: Value, sign: int, paired: bool) -> Value | None:
+    a, b = _halves_of(value.array, paired)
+    equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
+    return m.const(np.ascontiguousarray(b), like=value.array) if equal else None
+
+
 def _half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _MAX_ROTATION_DEPTH) -> Value | None:
     """Return the second half of [h, h] along the last axis, or of [-h, h] with sign -1; None if the halves may differ.
 
     With `paired` the halves are the elements at even and at odd indices.
     """
     if value.constant:
-        a, b = _halves_of(value.array, paired)
-        equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
-        return m.const(np.ascontiguousarray(b), like=value.array) if equal else None
+        return _half_of_constant(m, value, sign, paired)
     node = producer(value)
     if node is None or not reach or node.inputs[0] is None:
         return None

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-import numpy as np
-
 from onnxopt.graph import Node, Value
 from onnxopt.graph.node import present, producer, sole_reader
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, const, either, op, rewrite, var
-from onnxopt.rewriting.attention import scores_of
+from onnxopt.rewriting import Match, const, op, rewrite, var
+from onnxopt.rewriting.attention import PROBABILITIES, is_regular, scores_behind
 
 # Permutations that exchange [batch, rows, heads, width] and [batch, heads, rows, width], and the same without a batch.
 _TURNS: Final = ([0, 2, 1, 3], [1, 0, 2])
@@ -111,24 +109,13 @@ class AttentionHeads(RewritePass):
     rules = (attention_of_rows,)
 
 
-_PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
-
-
-@rewrite(
-    op.MatMul(
-        either(op.Where(op.IsNaN(var("guarded")), 0, _PROBABILITIES, name="guard"), _PROBABILITIES),
-        op.Gather(var("v"), const("heads"), name="values"),
-    )
-)
+@rewrite(op.MatMul(PROBABILITIES, op.Gather(var("v"), const("heads"), name="values")))
 def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | None = None) -> Value:
     """Softmax(q k[:, heads]ᵀ + mask) v[:, heads] = Softmax(q' kᵀ + mask') v.
 
     In q' the queries sharing a head are additional rows, likewise in mask'.
     """
-    m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
-    m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
-    s = m.known(scores_of(x), "not the scores of queries and keys")
-    m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
+    s = scores_behind(m, x, guarded)
     shapes = queries, turned, given, values = [m.dims(x) for x in (s.q, s.keys, v, m.values.output)]
     m.require(s.turned and all(len(d) == 4 for d in shapes), "not batches of heads")
     (batch, many, rows, width), (_, few, _, size) = queries, given
@@ -174,11 +161,6 @@ def _few(m: Match, turned: Value, few: int) -> Value:
     dims = m.dims(source)
     m.require(len(dims) == 4 and dims[perm[1]] == few, "keys and values have other heads")
     return source if transpose is None else m.op.Transpose(source, perm=perm)
-
-
-def is_regular(heads: Array, few: int) -> bool:
-    """Whether the indices 0 to `few` - 1 occur in order, each equally often."""
-    return heads.ndim == 1 and heads.size > few and np.array_equal(heads, np.repeat(np.arange(few), heads.size // few))
 
 
 def _for_group(m: Match, value: Value, sizes: Shape, group: int) -> Value:

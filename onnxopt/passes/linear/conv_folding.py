@@ -26,7 +26,7 @@ from onnxopt.rewriting import (
     shifts_formula,
     var,
 )
-from onnxopt.rewriting.rule import again, bias_per_channel
+from onnxopt.rewriting.rule import FORMULA, again, bias_per_channel
 
 
 def linear_call() -> Call:
@@ -103,7 +103,7 @@ def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None, t
 
 def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
     """Return weights for input x instead of x * z, or x / z."""
-    m.require(not ends_formula(x, z), "it ends a normalization or Gelu, which runtimes run as one operator")
+    m.require(not ends_formula(x, z), FORMULA)
     dims, group = m.shape(x), m.conv.attr("group")
     m.require(dims is not None and len(dims) == w.ndim, "the rank of the input is unknown or differs")
     m.require(not quantized(m, x), "the convolution is quantized")

@@ -13,7 +13,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.linear import added_by_gemm
 from onnxopt.analysis.shapes.index_tensors import dim_of
 from onnxopt.analysis.shapes.sizes import known_order
-from onnxopt.graph import Graph, Model, Node, Shape, Value
+from onnxopt.graph import Graph, Model, Shape, Value
 from onnxopt.graph.node import present, producer, sole_reader
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS
@@ -84,6 +84,14 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     return m.op.Gemm(x, w, b, like=m.gemm, transB=int(not m.gemm.attr("transB")))
 
 
+def _merges_otherwise(m: Match, x: Value, target: Value, is_wide: bool) -> bool:
+    # Two Reshapes merge; `flatten-rows` makes them with constant targets, and relies on the merge.
+    if producer(x, "Reshape") is not None and (target.constant or x.only_user is not None):
+        return True
+    # A Reshape would remain, with no less to compute, or both Transposes.
+    return is_wide and (target.constant or _is_turned(m, x))
+
+
 @rewrite(
     op.Reshape(
         one_of("Gemm", "MatMul")(
@@ -110,10 +118,8 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
     columns, n, is_wide = w.shape, len(result) - 1, len(dims) > len(result)
     if m.product.attr("transB"):
         columns = columns[::-1]
-    if producer(x, "Reshape") is not None and (target.constant or x.only_user is not None):
-        m.skip()  # two Reshapes merge; `flatten-rows` makes them with constant targets, and relies on the merge
-    if is_wide and (target.constant or _is_turned(m, x)):
-        m.skip()  # a Reshape would remain, with no less to compute, or both Transposes
+    if _merges_otherwise(m, x, target, is_wide):
+        m.skip()
     last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
     m.require((last, result[-1]) == columns and made[1] in (-1, last), "the rows are others")
     m.require(dims[:n] == result[:n] and not {None, 0} & {*dims[:n]}, "not provably the leading dims")
@@ -226,33 +232,25 @@ class GemmFusion(RewritePass):
     def run(self, model: Model, ctx: PassContext) -> None:
         super().run(model, ctx)
         for scope in model.scopes():
-            products = list(filter(None, map(_added_product, scope.by_op.get("Add", ()))))
+            sums = (v for add in scope.by_op.get("Add", ()) for v in present(add.inputs))
+            products = [v for v in sums if producer(v, "MatMul") is not None]
             if products:
-                _free_names_of_runtime(scope, products, ctx)
+                _free_constants(scope, ctx)
+                _free_casts(scope, products, ctx)
 
 
 def _free_constants(scope: Graph, ctx: PassContext) -> None:
-    """Rename the constants among `_free_names_of_runtime`."""
+    """Rename the constants of a scope whose names onnxruntime would give to values of its own."""
     for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN) and v.constant]:
         if not value.is_output and ctx.spend("name_of_runtime", at=value):
             value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
             scope.remove_initializer(value)
 
 
-def _free_names_of_runtime(scope: Graph, products: Sequence[Value], ctx: PassContext) -> None:
-    """Rename values of a scope whose names onnxruntime would give to values of its own."""
-    _free_constants(scope, ctx)
+def _free_casts(scope: Graph, products: Sequence[Value], ctx: PassContext) -> None:
+    """Rename the values named like the Casts that onnxruntime inserts around products of float16."""
     half = any(types.dtype(product) == TensorProto.FLOAT16 for product in products)
-    for value in _casts(scope) if half else ():
+    made = (v for node in (scope if half else ()) for v in present(node.outputs) if v.name.startswith("Inserted"))
+    for value in [v for v in made if re.fullmatch(_CAST, v.name)]:
         if not value.is_output and ctx.spend("name_of_runtime", at=value):
             scope.rename(value, "_value")
-
-
-def _casts(scope: Graph) -> list[Value]:
-    """Return the values named like the Casts that onnxruntime inserts around products of float16."""
-    made = (v for node in scope for v in present(node.outputs) if v.name.startswith("Inserted"))
-    return [v for v in made if re.fullmatch(_CAST, v.name)]
-
-
-def _added_product(node: Node) -> Value | None:
-    return next((v for v in present(node.inputs) if producer(v, "MatMul") is not None), None)

@@ -48,6 +48,14 @@ def is_pointwise(node: Node, w: Array) -> bool:
     return {*w.shape[2:]} <= {1} and node.attr("group") == 1 and linear.unpadded(node)
 
 
+def _composed_bias(m: Match, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value | None:
+    if b1 is None and b2 is None:
+        return None
+    shift = linear.sum_over_inputs(m.outer, w2, bias_per_channel(m, m.inner, b1, w1.shape[0]))
+    total = shift + bias_per_channel(m, m.outer, b2, w2.shape[0])
+    return m.const(total, like=w1, hint=f"{m.outer.output.name}_bias")
+
+
 @rewrite(conv(conv(var("x"), "w1", "b1", "inner"), "w2", "b2", "outer"))
 def compose_convs(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value:
     """Conv1x1(Conv(x; W, b); V, c) = Conv(x; V W, V b + c): V mixes the channels that W makes.
@@ -75,11 +83,8 @@ def compose_convs(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
         m.require(b1 is None or not b1.any() or linear.unpadded(m.outer), "the padding is zero, and not the bias")
         composed = np.moveaxis(np.tensordot(second, first.reshape(w1.shape[:2]), axes=(1, 0)), -1, 1)
     require_finite(m, composed)
-    weight, bias = m.const(composed, like=w1, hint=f"{m.outer.output.name}_weight"), None
-    if b1 is not None or b2 is not None:
-        shift = linear.sum_over_inputs(m.outer, w2, bias_per_channel(m, m.inner, b1, w1.shape[0]))
-        total = shift + bias_per_channel(m, m.outer, b2, w2.shape[0])
-        bias = m.const(total, like=w1, hint=f"{m.outer.output.name}_bias")
+    weight = m.const(composed, like=w1, hint=f"{m.outer.output.name}_weight")
+    bias = _composed_bias(m, w1, b1, w2, b2)
     changes: dict[str, Any] = {} if strides == strides_of(node, w1) else {"strides": strides}
     made: Value = m.op.Conv(x, weight, bias, like=node, **changes)
     return made

@@ -67,9 +67,7 @@ class _Merging:
         readers = Counter(tuple(_weight(n) for n in group) for group in chosen)
         obstacles = [self._obstacle(group, readers) for group in chosen]
         for group, obstacle in zip(chosen, obstacles):
-            if obstacle:
-                self.ctx.decline("merged", obstacle, repr(group[0]))
-            elif self.ctx.spend("merged", at=group[0]):
+            if self.ctx.spend("merged", at=group[0], unless=obstacle):
                 self._merge(group)
 
     def _obstacle(self, group: list[Node], readers: Counter[tuple[Value, ...]]) -> str:
@@ -96,10 +94,11 @@ class _Merging:
         x, w, b = node.inputs[0], node.inputs[1], node.input(2)
         if x is None or x.constant or w is None or not w.is_stored or not _is_product(node, w):
             return False
-        if b is not None and not _is_bias(node, w, b):
+        if b is not None and (
+            not b.constant or linear.bias_of(node, b.array, linear.output_channels(node, w.array)) is None
+        ):
             return False
-        quantized = producer(x, "DequantizeLinear") is not None
-        return not quantized and all(user.op != "QuantizeLinear" for user in node.output.users)
+        return producer(x, "DequantizeLinear") is None and all(u.op != "QuantizeLinear" for u in node.output.users)
 
     def _profitable(self, group: list[Node]) -> list[list[Node]]:
         """Return the subsets that leave fewer nodes; nodes with equal continuations are merged first."""
@@ -124,12 +123,15 @@ class _Merging:
         if few or None not in terms or others or any(types.shape(n.output) is None for n in group):
             return
         for node, size in ((n, s) for n, s, t in zip(group, _sizes(group), terms) if t is None):
-            value, zeros = node.output, np.full(size, -0.0, _weight(node).array.dtype)
-            constant = self.graph.constant(zeros, f"{value.name}_term", node)
-            term = self.graph.insert(Node(make_node("Add", "", "", {}), [constant, constant], []), node.next)
-            self.graph.take_over(value, term)
-            node.output.dtype, node.output.shape = types.dtype(value), types.shape(value)
-            term.set_input(position, node.output)
+            self._add_zeros(node, size, position)
+
+    def _add_zeros(self, node: Node, size: int, position: int) -> None:
+        value, zeros = node.output, np.full(size, -0.0, _weight(node).array.dtype)
+        constant = self.graph.constant(zeros, f"{value.name}_term", node)
+        term = self.graph.insert(Node(make_node("Add", "", "", {}), [constant, constant], []), node.next)
+        self.graph.take_over(value, term)
+        node.output.dtype, node.output.shape = types.dtype(value), types.shape(value)
+        term.set_input(position, node.output)
 
     def _merge(self, group: list[Node]) -> None:
         self._complete_terms(group)
@@ -172,11 +174,6 @@ def _is_product(node: Node, w: Value) -> bool:
     """Whether the weights have the rank of a matrix, or of an ungrouped convolution."""
     rank = len(w.constant_type()[1])
     return rank == 2 if node.op != "Conv" else rank > 2 and node.attr("group") == 1
-
-
-def _is_bias(node: Node, w: Value, b: Value) -> bool:
-    """Whether an operand is a constant with a number for each output channel."""
-    return b.constant and linear.bias_of(node, b.array, linear.output_channels(node, w.array)) is not None
 
 
 def _weight(node: Node) -> Value:

@@ -30,6 +30,7 @@ from onnxopt.rewriting import (
     var,
 )
 from onnxopt.rewriting.replace import bypass
+from onnxopt.rewriting.rule import FORMULA
 
 _MAX_TERM: Final = 1 << 14  # elements of a term, as many as a bias
 
@@ -77,15 +78,12 @@ def _propagate(graph: Graph, node: Node, x: Value, factor: Array, ctx: PassConte
     edits = upwards(x, node, factor.reshape(()), reach) if factor.size == 1 else None
     if edits is None or not reach.all_ask():
         if ends_formula(x, factor) or scales_formula(node, factor):
-            reason = "it ends a normalization or Gelu, which runtimes run as one operator"
-            ctx.decline("propagated", reason, repr(node))
+            ctx.decline("propagated", FORMULA, repr(node))
             return
         edits = downwards(node, factor)
     if edits is None:
         ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))
-    elif lost := next((e.lost for e in edits if e.lost), ""):
-        ctx.decline("propagated", lost, repr(node))
-    elif ctx.spend("propagated", at=node):
+    elif ctx.spend("propagated", at=node, unless=next((e.lost for e in edits if e.lost), "")):
         _carry_out(graph, _Scaled(node, x, edits))
 
 
@@ -201,7 +199,7 @@ def fold_factor(m: Match, x: Value, w: Array, z: Array, b: Array | None = None) 
 @rewrite(op.MatMul(op.Mul(var("x"), const("z"), name="scaling", shared=True), const("w"), name="product"))
 def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     """(x z) W = x (z W), z along the rows of W; all readers of x z are such products."""
-    m.require(not ends_formula(x, z), "it ends a normalization or Gelu, which runtimes run as one operator")
+    m.require(not ends_formula(x, z), FORMULA)
     only_read_by(m, m.scaling, "MatMul")
     weights(m, x, w)
     factor = row(m, z, w.shape[0], m.rank(x))
@@ -267,15 +265,18 @@ class TermPropagation(GraphPass):
                 ctx.decline("propagated", bias, repr(node))
                 continue
             array = bias.array.astype(term.dtype)
-            if not is_finite(array):
-                ctx.decline("propagated", "the folded constant overflows its type", repr(node))
-            elif ctx.spend("propagated", at=node):
-                old = bias.node.input(bias.place)
-                new = graph.constant(array, old.name if old is not None else f"{bias.node.output.name}_bias", bias.node)
-                bias.node.set_input(bias.place, new)
-                if bias.node.op == "Gemm":
-                    bias.node.set_attr("beta", None)
+            why = "" if is_finite(array) else "the folded constant overflows its type"
+            if ctx.spend("propagated", at=node, unless=why):
+                _set_bias(graph, bias.node, bias.place, array)
                 bypass(graph, node, x)
+
+
+def _set_bias(graph: Graph, node: Node, place: int, array: Array) -> None:
+    old = node.input(place)
+    name = old.name if old is not None else f"{node.output.name}_bias"
+    node.set_input(place, graph.constant(array, name, node))
+    if node.op == "Gemm":
+        node.set_attr("beta", None)
 
 
 def _term(node: Node) -> tuple[Value, Array] | None:

@@ -71,6 +71,13 @@ def _row(rows: Array | None, index: Array | None) -> Iterator[tuple[Shape, Array
         yield rows.shape[1:], rows[int(index)]
 
 
+def _computed_beside_scalars(node: Node) -> Value | None:
+    """Return the computed operand if all others are scalar constants, else None."""
+    given = [v for v in present(node.inputs) if not v.constant]
+    wide = any(v.constant_type()[1] for v in present(node.inputs) if v.constant)
+    return given[0] if len(given) == 1 and not wide else None
+
+
 def _steps_to(value: Value) -> list[Node]:
     """Return the single-use elementwise steps, last first, from an Expand to `value`; empty without an Expand.
 
@@ -81,11 +88,11 @@ def _steps_to(value: Value) -> list[Node]:
         node = producer(value, *_EACH)
         if node is None or (steps and (node.graph, value.only_user) != (steps[-1].graph, steps[-1])):
             break
-        given = [v for v in present(node.inputs) if not v.constant]
-        if len(given) != 1 or any(v.constant_type()[1] for v in present(node.inputs) if v.constant):
+        computed = _computed_beside_scalars(node)
+        if computed is None:
             break
         steps.append(node)
-        value = given[0]
+        value = computed
         if producer(value, "Expand") is not None:
             return steps
     return []

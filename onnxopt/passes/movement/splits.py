@@ -53,24 +53,34 @@ class SlicesToSplit(GraphPass):
             if again is not None and ctx.spend("concat_of_parts", at=node):
                 _split_at_once(graph, node, *again)
         for node in list(graph.by_op.get("Split", ())):
-            found = _only_part(node)
-            if found is None:
-                continue
-            part = found[0]
-            if is_refused(part, part):  # with bounds known from the Slice instead of the Split
-                ctx.decline("single", REFUSED, repr(node))
-            elif ctx.spend("single", at=node):
-                _slice(graph, node, *found)
+            _slice_only_part(graph, node, ctx)
 
 
-def _join_cuts(graph: Graph, ctx: PassContext) -> None:
-    """Replace Slices and picks that partition a value along an axis by a Split."""
+def _slice_only_part(graph: Graph, node: Node, ctx: PassContext) -> None:
+    """Replace a Split with a single used part by a Slice."""
+    found = _only_part(node)
+    if found is None:
+        return
+    if is_refused(found[0], found[0]):  # with bounds known from the Slice instead of the Split
+        ctx.decline("single", REFUSED, repr(node))
+    elif ctx.spend("single", at=node):
+        _slice(graph, node, *found)
+
+
+def _cuts_by_axis(graph: Graph) -> dict[tuple[Value, int], dict[Range, list[Node]]]:
+    """Return the Slices and picks of consecutive elements, by source and axis, then by range."""
     groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}
     for node in [n for op in _CUTS for n in graph.by_op.get(op, ())]:
         found = _cut(node) if node.op == "Slice" else _picked(node)
         if found is not None:
             source, axis, bounds = found
             groups.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
+    return groups
+
+
+def _join_cuts(graph: Graph, ctx: PassContext) -> None:
+    """Replace Slices and picks that partition a value along an axis by a Split."""
+    groups = _cuts_by_axis(graph)
     position = {node: i for i, node in enumerate(graph)} if groups else {}
     for (source, axis), parts in groups.items():
         if not _covers(sorted(parts), types.length_of(source, axis)):
@@ -136,16 +146,22 @@ def _only_part(node: Node) -> tuple[Value, int, Range] | None:
     return part, axis, (sum(sizes[:-1]), sum(sizes))
 
 
+def _axis_of_both(split: Node, node: Node, part: Value) -> int | None:
+    """Return the axis along which both nodes work on a part of the Split; None if the axes differ or are unknown."""
+    rank = len(types.dims_of(part))
+    if not rank or node.has_references or split.has_references or _axis(split, rank) != _axis(node, rank):
+        return None
+    return _axis(node, rank)
+
+
 def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
     """Return (outer Split, axis, lengths, parts) if `node` alone splits a part of the outer Split; else None."""
     part, outer = node.inputs[0], own_producer(node.inputs[0], node, "Split")
     if part is None or outer is None or outer.graph is not node.graph:
         return None
-    rank = len(types.dims_of(part))
-    if not rank or node.has_references or outer.has_references or _axis(outer, rank) != _axis(node, rank):
-        return None
-    axis, own = _axis(node, rank), lengths_of(present(node.outputs), _axis(node, rank))
-    if own is None or types.length_of(part, axis) != sum(own):
+    axis = _axis_of_both(outer, node, part)
+    own = lengths_of(present(node.outputs), axis) if axis is not None else None
+    if axis is None or own is None or types.length_of(part, axis) != sum(own):
         return None
     return _cut_otherwise(outer, axis, [w for v in outer.outputs for w in (node.outputs if v is part else [v])])
 
@@ -156,13 +172,11 @@ def _joined_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None
     first, split = node.inputs[0], own_producer(node.inputs[0], node, "Split")
     if first is None or split is None or split.graph is not node.graph:
         return None
-    rank, begin, end = len(types.dims_of(first)), first.index, first.index + len(node.inputs)
-    if not rank or node.has_references or split.has_references or _axis(split, rank) != _axis(node, rank):
-        return None
+    axis, begin, end = _axis_of_both(split, node, first), first.index, first.index + len(node.inputs)
     alone = split.outputs[begin:end] == node.inputs and all(v.only_user is node for v in node.operands)
-    if not alone or not 1 < end - begin < len(split.outputs):
+    if axis is None or not alone or not 1 < end - begin < len(split.outputs):
         return None
-    return _cut_otherwise(split, _axis(split, rank), [*split.outputs[:begin], node.output, *split.outputs[end:]])
+    return _cut_otherwise(split, axis, [*split.outputs[:begin], node.output, *split.outputs[end:]])
 
 
 def _cut_otherwise(

@@ -167,19 +167,16 @@ class _Plan(Relayout):
 
         return End(goes - needed, write, _size(v) * (needed - goes))
 
+    def _turns_here(self, node: Node, rank: int) -> bool:
+        return node.graph is self.graph and _turns(node, rank)
+
     def _turn_behind(self, v: Value, user: Node) -> tuple[Node | None, Perm, Sequence[int] | None]:
         """Return the Transpose that reads `v`, the order of its axes, and the target of a Reshape between the two; no
         Transpose if there is none."""
         if user.graph is not self.graph or user.op != "Reshape":
-            return user if user.graph is self.graph and _turns(user, len(self.q)) else None, self.q, None
+            return user if self._turns_here(user, len(self.q)) else None, self.q, None
         turn, dims, split = sole_reader(user.output, "Transpose"), types.shape(v), types.shape(user.output)
-        if (
-            turn is None
-            or dims is None
-            or split is None
-            or turn.graph is not self.graph
-            or not _turns(turn, len(split))
-        ):
+        if turn is None or dims is None or split is None or not self._turns_here(turn, len(split)):
             return None, self.q, None
         moved = max((i + 1 for i, axis in enumerate(self.q) if i != axis), default=0)
         q = *self.q[:moved], *range(moved, len(split))

@@ -46,9 +46,8 @@ class PackScalars(GraphPass):
             packing = _Packing(graph, concat)
             if not packing.runs:
                 continue
-            if packing.saved < 1:
-                ctx.decline("packed", "it would not leave fewer nodes", repr(concat))
-            elif ctx.spend("packed", at=concat):
+            why = "it would not leave fewer nodes" if packing.saved < 1 else ""
+            if ctx.spend("packed", at=concat, unless=why):
                 packing.carry_out()
 
 
@@ -128,9 +127,9 @@ class _Packing:
         made = [n for n in map(producer, numbers) if n is not None and n.graph is self._graph and len(n.outputs) == 1]
         if len(made) < len(numbers) or len({n.op for n in made}) > 1:
             return []
-        if not _may_pack(made[0].op, types.dtype(numbers[0])) or len({attribute_bytes(n.proto) for n in made}) > 1:
-            return []
-        return made
+        op, of_integers = made[0].op, types.dtype(numbers[0]) in INTEGERS
+        may_pack = op in EXACT or op == "Gather" or (op in _OF_INTEGERS and of_integers)
+        return made if may_pack and len({attribute_bytes(n.proto) for n in made}) == 1 else []
 
     def _computed(self, numbers: tuple[Value, ...], made: list[Node], depth: int) -> _Vector | None:
         """Return the operator `made` on vectors of its operands."""
@@ -202,7 +201,3 @@ def _picked(numbers: tuple[Value, ...], made: list[Node]) -> _Vector | None:
         return None
     indices = arrays_of(n.input(1) for n in made)
     return _Vector(numbers, picked=x) if indices is not None and len({i.dtype for i in indices}) == 1 else None
-
-
-def _may_pack(op: str, data_type: int) -> bool:
-    return op in EXACT or op == "Gather" or (op in _OF_INTEGERS and data_type in INTEGERS)

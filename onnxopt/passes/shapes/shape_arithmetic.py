@@ -133,9 +133,11 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
         low, high = BY_CODE[dtype].integers
         fits = all(low <= e <= high for e in elements)
         return fits and _make_constant(node, value, np.array(elements, numpy_dtype(dtype)).reshape(content.shape), ctx)
-    if not value.users:
-        return False
-    key = dtype, content.shape, tuple(elements)
+    return bool(value.users) and _read_first(node, value, (dtype, content.shape, *elements), seen, ctx)
+
+
+def _read_first(node: Node, value: Value, key: Hashable, seen: Seen, ctx: PassContext) -> bool:
+    """Make readers of `value` read the first value of the same sizes. Returns whether there is one."""
     first = seen.get(key, value)
     maker = first.producer
     if first is value or maker is None or maker.graph is None:  # the one before was removed with its last reader
@@ -163,10 +165,7 @@ def _make_constant(node: Node, value: Value, array: Array, ctx: PassContext) -> 
 
 def _may(ctx: PassContext, what: str, node: Node, value: Value, made: Array | Value, at: Node | Value) -> bool:
     """Whether `made` may take the place of `value`: no runtime rejects it, and the pass has fuel."""
-    if is_refused(value, made):
-        ctx.decline(what, REFUSED, repr(node))
-        return False
-    return ctx.spend(what, at=at)
+    return ctx.spend(what, at=at, unless=REFUSED if is_refused(value, made) else "")
 
 
 def _is_computed(value: Value) -> bool:
@@ -214,7 +213,8 @@ def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], befo
     found = there.get(tuple(content)) if content is not None else None
     if content is None or node is None or found is None or found.place >= before:
         return
-    if types.dtype(value) != TensorProto.INT64 or not _is_computed(value) or not _makes_dead(node):
+    alone = any(not v.constant and v.only_user is node for v in present(node.inputs))  # an operand dies with the node
+    if types.dtype(value) != TensorProto.INT64 or not alone or not _is_computed(value):
         return
     maker = found.tensor.producer
     if maker is None or maker.graph is None:
@@ -234,11 +234,6 @@ def _read_vector(value: Value, data: ShapeData) -> list[Any] | None:
     if content is None or content.ndim != 1 or not value.users or value.is_output:
         return None
     return list(content.tolist())
-
-
-def _makes_dead(node: Node) -> bool:
-    """Whether an operand is computed for this node alone."""
-    return any(not v.constant and v.only_user is node for v in present(node.inputs))
 
 
 def _join_chosen(node: Node, data: ShapeData, ctx: PassContext) -> None:
@@ -274,10 +269,7 @@ def _detached(elements: list[int], like: Value) -> Value:
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
     given = node.operand(index)
     array = np.array(target, numpy_dtype(types.dtype(given)))
-    if is_refused(given, array, [node]):
-        ctx.decline(what, REFUSED, repr(node))
-        return False
-    if not ctx.spend(what, at=node):
+    if not ctx.spend(what, at=node, unless=REFUSED if is_refused(given, array, [node]) else ""):
         return False
     node.set_input(index, node.scope.constant(array, given.name, node))
     return True

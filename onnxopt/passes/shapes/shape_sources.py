@@ -41,7 +41,9 @@ class ShapeSources(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in list(graph.by_op.get("Shape", ())):
-            _climb(node, ctx)
+            climbed: Node | None = node
+            while climbed is not None:
+                climbed = _climb(climbed, ctx)
         listed = {n: dims for n in graph.by_op.get("Shape", ()) if (dims := _dims(n.output)) is not None}
         if len(listed) < 2 and not (listed and graph.by_op.get("Concat")):
             return
@@ -53,16 +55,9 @@ class ShapeSources(GraphPass):
             shapes.pick_together(node, ctx)
 
 
-def _climb(node: Node, ctx: PassContext) -> None:
+def _climb(node: Node, ctx: PassContext) -> Node | None:
     """Rewrite Shape(f(x)) = Shape(x); Gather(Shape(Transpose(x, p)), i) = Gather(Shape(x), p[i]), also for an
-    Unsqueeze."""
-    climbed: Node | None = node
-    while climbed is not None:
-        climbed = _climb_once(climbed, ctx)
-
-
-def _climb_once(node: Node, ctx: PassContext) -> Node | None:
-    """Return the Shape that lists the dims of an operand of f instead; None if no operand has them."""
+    Unsqueeze. Returns the Shape of the operand; None if no operand has the dims."""
     value, maker = node.inputs[0], producer(node.inputs[0])
     if value is None or maker is None or maker.graph is not node.graph or not _is_read_for_dims(value, maker):
         return None
@@ -84,13 +79,18 @@ def _is_read_for_dims(value: Value, maker: Node) -> bool:
     return all(u.op == "Shape" or u.op in beside for u in value.users)
 
 
+def _indices_picked(node: Node) -> list[Array] | None:
+    """Return the indices of the Gathers that read the Shape of all dims; None if others read a part or the whole."""
+    picks, lists_all = list(node.output.users), not node.attr("start") and node.attr("end") is None
+    picked = not node.output.is_output and all(n.op == "Gather" and n.graph is node.scope for n in picks)
+    return arrays_of(pick.inputs[1] for pick in picks) if lists_all and picked else None
+
+
 def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
     """Return the Shape of the operand of a Transpose or Unsqueeze, if every reader of `node` is a Gather of dims that
     the operand has; else None."""
     graph, x, axes = node.scope, maker.inputs[0], _axes_before(maker)
-    picks, lists_all = list(node.output.users), not node.attr("start") and node.attr("end") is None
-    picked = not node.output.is_output and all(n.op == "Gather" and n.graph is graph for n in picks)
-    given = arrays_of(pick.inputs[1] for pick in picks) if lists_all and picked else None
+    picks, given = list(node.output.users), _indices_picked(node)
     if x is None or axes is None or given is None:
         return None
     before = [at for i in given if (at := _picked_axes(i, axes)) is not None]
@@ -200,12 +200,7 @@ class _Shapes:
 
     def pick_together(self, node: Node, ctx: PassContext) -> None:
         """Rewrite Concat(dims) = Gather(Shape(x), their indices)."""
-        dims: Dims = []
-        for v in node.inputs:
-            part = _dims(v)
-            if part is None or None in part or len(dims) > _MAX_DIMS:
-                return
-            dims += part
+        dims = _dims_joined(node)
         if not any(isinstance(d, str) for d in dims):
             return
         for other in self._that_list(sorted(dims, key=lambda d: isinstance(d, int))):  # numbers say little
@@ -239,6 +234,17 @@ class _Shapes:
 
     def _places(self, shape: Node, dims: Dims) -> Array:
         return np.array([self.listed[shape].index(d) for d in dims], np.int64)
+
+
+def _dims_joined(concat: Node) -> Dims:
+    """Return the dims that a Concat lists; none if too many, or not all known."""
+    dims: Dims = []
+    for v in concat.inputs:
+        part = _dims(v)
+        if part is None or None in part or len(dims) > _MAX_DIMS:
+            return []
+        dims += part
+    return dims
 
 
 def _dims(value: Value | None) -> Dims | None:

@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
-from onnxopt.reporting.html.markup import Markup, join, link, panel, table, tag
-from onnxopt.reporting.plain import change, left_out, pass_hits, statistics, summary, verdict, warnings
+from onnxopt.reporting.html.markup import Markup, join, link, num, panel, row, table, tag
+from onnxopt.reporting.plain import change, left_out, pass_hits, reasons, statistics, summary, verdict, warnings
+from onnxopt.reporting.stats_text import exact
 
 Row = tuple[Any, ...]  # an operator, and how often each model has it
 
@@ -49,11 +50,10 @@ def _bars(rows: Sequence[Row], widest: int, what: str = "") -> Markup:
 def _counted(rows: Sequence[Row], widest: int) -> Markup:
     """Returns a bar and a figure for each model, and the difference of two models."""
     body = [
-        tag(
-            "tr",
-            tag("th", op, scope="row"),
+        row(
+            op,
             tag("td", *(tag("i", style=f"width:{n / widest:.2%}") for n in counts), class_="twin", aria_hidden="true"),
-            *(tag("td", f"{n:,}", class_="num") for n in counts),
+            *(num(exact(n)) for n in counts),
             *(_signed(b - a, f"{b - a:+,}") for a, b in pairwise(counts)),
         )
         for op, *counts in rows
@@ -144,7 +144,7 @@ def passes(data: dict[str, Any]) -> Markup:
     skipped = [f"{name}: {why}" for name, why in pipeline["skipped"].items()]
     longest = max((p["seconds"] for p in did), default=0) or 1.0
     head = ["pass", "runs", "rewrites", "nodes", "bytes of constants", *(["time"] if times else [])]
-    rows = [row for p in did for row in _pass(p, longest, times)]
+    rows = [line for p in did for line in _pass(p, longest, times)]
     return panel(
         "Passes",
         told,
@@ -161,30 +161,15 @@ def _aside(title: str, texts: list[str]) -> Markup | None:
 
 def _pass(p: dict[str, Any], longest: float, times: bool) -> list[Markup]:
     meter = tag("span", tag("i", style=f"width:{p['seconds'] / longest:.1%}"), class_="meter", aria_hidden="true")
-    row = [
-        tag("th", p["name"], scope="row"),
-        tag("td", f"{p['runs']:,}", class_="num"),
-        tag("td", f"{pass_hits(p):,}", class_="num"),
-        _signed(-p["nodes"], f"{-p['nodes']:+,}"),
-        _signed(-p["bytes"], change(-p["bytes"])),
-    ]
-    if times:
-        row.append(tag("td", f"{p['seconds'] * 1e3:,.1f} ms", meter, class_="num"))
-    rules = [
-        tag(
-            "tr",
-            tag("th", name, scope="row"),
-            tag("td"),
-            tag("td", f"{rule['hits']:,}", class_="num"),
-            tag("td", f"{-rule['nodes']:+,}" if rule["nodes"] else "", class_="num"),
-            tag("td"),
-            tag("td") if times else None,
-            class_="rule",
-        )
-        for name, rule in p["rules"].items()
-        if rule["hits"]
-    ]
-    return [tag("tr", *row), *rules]
+    time = num(f"{p['seconds'] * 1e3:,.1f} ms", meter) if times else None
+    nodes, saved = _signed(-p["nodes"], f"{-p['nodes']:+,}"), _signed(-p["bytes"], change(-p["bytes"]))
+    rows = [row(p["name"], num(exact(p["runs"])), num(exact(pass_hits(p))), nodes, saved, time)]
+    for name, rule in p["rules"].items():
+        if rule["hits"]:
+            removed = num(f"{-rule['nodes']:+,}" if rule["nodes"] else "")
+            empty = tag("td"), tag("td") if times else None
+            rows.append(row(name, tag("td"), num(exact(rule["hits"])), removed, *empty, style="rule"))
+    return rows
 
 
 def _signed(n: int, text: str) -> Markup:
@@ -193,25 +178,14 @@ def _signed(n: int, text: str) -> Markup:
 
 def declined(data: dict[str, Any]) -> Markup:
     """Returns each reason with its count and an example node."""
+    spots = data["examples"]
+    found = reasons(data["history"]["report"]["pipeline"]["passes"])
     rows = [
-        (d["count"], rule, why, d["example"], p["name"])
-        for p in data["history"]["report"]["pipeline"]["passes"]
-        for rule, record in p["rules"].items()
-        for why, d in record["declined"].items()
-    ]
-    rows.sort(key=lambda r: (-r[0], r[1], r[2]))
-    body = [
-        tag(
-            "tr",
-            tag("th", rule, scope="row", class_="mono", title=name),
-            tag("td", why),
-            tag("td", f"{n:,}", class_="num"),
-            tag("td", link(example, data["examples"].get(example))),
-        )
-        for n, rule, why, example, name in rows
+        row(rule, tag("td", why), num(exact(n)), tag("td", link(at, spots.get(at))), class_="mono", title=name)
+        for name, rule, why, at, n in sorted(found, key=lambda r: (-r[4], *r[1:3]))
     ]
     heads = ("rule", "why not", "times", "for example")
-    listed = table(heads, body, ["times"], "scroll stacked") if rows else None
+    listed = table(heads, rows, ["times"], "scroll stacked") if rows else None
     none = tag("p", "No rule declined anything.", class_="none")
     return panel("Declined", "where a rule's pattern matched, but a guard said no", listed or none, id="declined")
 
@@ -221,20 +195,7 @@ def notebook(report: dict[str, Any]) -> Markup:
     report = cleaned(report)
     lines = [*verdict(report), *left_out(report["rolled_back"], matched=True), *warnings(report)]
     did = [p for p in report["pipeline"]["passes"] if pass_hits(p) or p["nodes"]]
-    rows = [(p["name"], f"{pass_hits(p):,}", f"{-p['nodes']:+,}", f"{p['seconds'] * 1e3:,.0f} ms") for p in did]
-    return tag(
-        "div",
-        tag("p", tag("b", summary(report))),
-        *(tag("p", line) for line in lines),
-        tag(
-            "table",
-            tag("thead", _row("th", ("pass", "rewrites", "nodes", "time"))),
-            tag("tbody", *(_row("td", row) for row in rows)),
-        )
-        if rows
-        else None,
-    )
-
-
-def _row(kind: str, cells: Sequence[str]) -> Markup:
-    return tag("tr", *(tag(kind, cell) for cell in cells))
+    figures = ((p["name"], exact(pass_hits(p)), f"{-p['nodes']:+,}", f"{p['seconds'] * 1e3:,.0f} ms") for p in did)
+    rows = [tag("tr", *(tag("td", figure) for figure in cells)) for cells in figures]
+    done = table(("pass", "rewrites", "nodes", "time"), rows) if rows else None
+    return tag("div", tag("p", tag("b", summary(report))), *(tag("p", line) for line in lines), done)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from html import escape
+from importlib.resources import files
 from typing import Any, Final
 
 from onnxopt.plaintext import printable
@@ -44,6 +45,16 @@ def _text(value: object) -> str:
     return escape(printable(str(value), keep="\n\t"))
 
 
+def bundled(*path: str) -> str:
+    """Returns the text of a file of the page."""
+    return files("onnxopt.reporting.html").joinpath(*path).read_text(encoding="utf-8")
+
+
+def template(file: str, **parts: object) -> Markup:
+    """Returns the HTML of a bundled file, with parts in place of their names in braces."""
+    return Markup(bundled(file).format(**{name: join(part) for name, part in parts.items()}))
+
+
 def panel(title: str, told: object, *content: object, id: str) -> Markup:
     """Returns a section of the page with a heading, and a remark beside it unless `told` is None."""
     header = tag("header", tag("h2", title), tag("p", told) if told is not None else None)
@@ -57,6 +68,16 @@ def table(heads: Iterable[str], rows: Iterable[Markup], numeric: Collection[str]
         for head in heads
     )
     return tag("div", tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows)), class_=style)
+
+
+def row(head: object, *cells: Markup | None, style: str | None = None, **of_head: object) -> Markup:
+    """Returns a row of a table, named by its first cell."""
+    return tag("tr", tag("th", head, scope="row", **of_head), *cells, class_=style)
+
+
+def num(*figure: object) -> Markup:
+    """Returns a cell with a number."""
+    return tag("td", *figure, class_="num")
 
 
 def link(text: str, spot: tuple[int, int] | None) -> Markup:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import PurePath
 from typing import Any, Final
 
 from onnxopt.reporting.html.figures import declined, operators, passes, timeline
 from onnxopt.reporting.html.graphs import graphs, places
-from onnxopt.reporting.html.markup import Markup, join, json_script, panel, tag
+from onnxopt.reporting.html.markup import Markup, bundled, join, json_script, panel, tag
 from onnxopt.reporting.html.summary import cards, interface, summary, weights
 from onnxopt.reporting.verdict import difference
 
@@ -42,13 +41,13 @@ _WITHOUT: Final[_Rows] = (
 
 
 def page(data: dict[str, Any]) -> str:
-    """The whole document for `View.to_dict()` or `Comparison.to_dict()`, with `version` and `times`.
+    """The whole document for `Comparison.to_dict()`, with `version` and `times`.
 
     The same data gives the same text. Its policy allows no request at all, and only the scripts written here.
     A section that cannot be made says why in its place, and `data["failures"]` has the reason.
     """
-    library = _script(_bundled("vendor", "dagre.min.js").partition("\n//# sourceMappingURL")[0])
-    own = _script(_FRAME.format(_bundled("failures.js"), "\n".join(_bundled(name) for name in _SCRIPTS)))
+    library = _script(bundled("vendor", "dagre.min.js").partition("\n//# sourceMappingURL")[0])
+    own = _script(_FRAME.format(bundled("failures.js"), "\n".join(bundled(name) for name in _SCRIPTS)))
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (library, own))
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
@@ -62,7 +61,7 @@ def page(data: dict[str, Any]) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{' → '.join(names)}: onnxopt"),
         tag("link", rel="icon", href="data:,"),
-        tag("style", Markup(_bundled("style.css"))),
+        tag("style", Markup(bundled("style.css"))),
     )
     links = [tag("a", name, href=f"#{name.lower()}") for name in sections]
     body = tag(
@@ -108,10 +107,6 @@ def _shown(data: dict[str, Any]) -> dict[str, Any]:
             for place, where in zip(data["verification"]["places"], data["places"])
         ]
     return shown
-
-
-def _bundled(*path: str) -> str:
-    return files("onnxopt.reporting.html").joinpath(*path).read_text(encoding="utf-8")
 
 
 def _script(text: str) -> Markup:

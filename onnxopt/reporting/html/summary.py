@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from onnxopt.plaintext import counted
-from onnxopt.reporting.html.markup import Markup, join, link, panel, table, tag
+from onnxopt.reporting.html.markup import Markup, join, link, num, panel, row, table, tag
 from onnxopt.reporting.plain import size
 from onnxopt.reporting.stats_text import count, exact, share
 from onnxopt.reporting.verdict import MARKS, figures, grouped
@@ -26,7 +26,7 @@ def summary(data: dict[str, Any]) -> Markup:
         "section",
         tag("h1", first, *(part for name in second for part in (tag("span", " → ", class_="arrow"), name))),
         _verdict(data["verification"]) if data["history"] is not None else None,
-        *_properties(data.get("properties", ())),
+        *_properties(data["properties"]),
         _facts(list(grouped(figures(found)))) if (found := data["verification"]) is not None else None,
         _notes(data),
         id="summary",
@@ -127,8 +127,7 @@ def _types(name: str, kind: str, types: list[str | None], labels: list[str]) -> 
     cells = [
         tag("td", t if t is not None else "absent", class_="mono", data_label=label) for t, label in zip(types, labels)
     ]
-    head = tag("th", name, scope="row"), tag("td", kind, class_="kind")
-    return tag("tr", *head, *cells, class_="differing" if len(set(types)) > 1 else None)
+    return row(name, tag("td", kind, class_="kind"), *cells, style="differing" if len(set(types)) > 1 else None)
 
 
 def interface(data: dict[str, Any]) -> Markup:
@@ -172,8 +171,8 @@ def _weight(scope: str, name: str, sides: list[list[Any] | None], labels: list[s
         else:
             kind, count, elements = side
             told = f"{kind} = {elements}" if elements else kind
-            cells += [tag("td", told, class_="mono", data_label=label), tag("td", size(count), class_="num")]
-    return tag("tr", tag("th", name, place, scope="row"), *cells)
+            cells += [tag("td", told, class_="mono", data_label=label), num(size(count))]
+    return row(join(name, place), *cells)
 
 
 def _sides(stats: list[Any], heading: str) -> list[str]:

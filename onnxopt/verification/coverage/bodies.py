@@ -15,14 +15,15 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.verification.coverage.conditions import Counterpart, counterparts
+from onnxopt.verification.coverage.conditions import counterparts, value_of
+from onnxopt.verification.pieces.outcome import Enclosing
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, type_of
 from onnxopt.verification.rounding import Draws, difference
 from onnxopt.verification.run import Failed
 
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
-Programs = tuple[Program, Program]
+Programs = Sequence[Program]  # likewise
 
 
 def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[str, Walk]]:
@@ -34,29 +35,23 @@ def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[st
     """
     for part in counterparts(outer, i, j):
         if (walk := _walked(part, turn)) is not None:
-            yield part.enclosing.name, walk
+            yield part.names[0], walk
 
 
-def _walked(part: Counterpart, turn: int) -> Walk | None:
-    outer, nodes = part.enclosing.outer, part.enclosing.nodes
-    a, b = Program(outer.a.skeleton, part.mine, outer.a), Program(outer.b.skeleton, part.theirs, outer.b)
+def _walked(part: Enclosing, turn: int) -> Walk | None:
+    outer, nodes = part.outer, part.nodes
+    a, b = programs = tuple(Program(p.skeleton, g, p) for p, g in zip((outer.a, outer.b), part.graphs))
     if part.assumed and part.assumed.keys().isdisjoint(a.given | b.given):
         return None
     try:
-        known = [_assumed(_given(outer, nodes, (a, b), turn, case), part.assumed) for case in part.enclosing.cases]
-        walk = Walk(
-            outer.runner.inside(a),
-            outer.replay.runner.inside(b),
-            known,
-            _types(outer, nodes, (a, b), known[0]),
-            _outputs(outer, nodes, (a, b)) if part.outputs is None else part.outputs,
-            part.enclosing,
-            **outer.how,
-        )
-        walk.run()
+        known = [_assumed(_given(outer, nodes, programs, turn, case), part.assumed) for case in part.cases]
+        types = _types(outer, nodes, programs, known[0])
+        outputs = _outputs(outer, nodes, programs) if part.outputs is None else part.outputs
+        return Walk(
+            outer.runner.inside(a), outer.replay.runner.inside(b), known, types, outputs, part, **outer.how
+        ).run()
     except (_Unknown, Failed, KeyError, ValueError):  # or released, or a type impossible as an input
         return None
-    return walk
 
 
 def _types(outer: Walk, nodes: Nodes, programs: Programs, known: Mapping[str, Any]) -> dict[str, str]:
@@ -76,17 +71,17 @@ def _outputs(outer: Walk, nodes: Nodes, programs: Programs) -> list[tuple[str, s
     (x, y), of = nodes, outer.pairs.of
     first = int(x.op_type == "Loop")  # the condition output of a Loop
     mine, theirs = (p.outputs[first:] for p in programs)
-    found = _places(y.output, x.output, of)
+    found = _places(x, y, of)
     rest = [i for i in range(len(mine)) if i not in found.values()], [k for k in range(len(theirs)) if k not in found]
     if len(rest[0]) == len(rest[1]):
         found |= dict(zip(rest[1], rest[0]))
     return [*zip(*(p.outputs[:first] for p in programs)), *((mine[i], theirs[k]) for k, i in found.items())]
 
 
-def _places(theirs: Sequence[str], mine: Sequence[str], of: Mapping[str, str]) -> dict[int, int]:
-    """Return {index of a value of B: index of the corresponding value of A}."""
-    places = {name: k for k, name in enumerate(mine) if name}
-    return {k: places[of[name]] for k, name in enumerate(theirs) if of.get(name) in places}
+def _places(x: NodeProto, y: NodeProto, of: Mapping[str, str]) -> dict[int, int]:
+    """Return {place of a result of `y`: place of the corresponding result of `x`}."""
+    places = {name: k for k, name in enumerate(x.output) if name}
+    return {k: places[of[name]] for k, name in enumerate(y.output) if of.get(name) in places}
 
 
 class _Unknown(Exception):
@@ -99,33 +94,23 @@ def _given(outer: Walk, nodes: Nodes, programs: Programs, turn: int, case: int) 
     Raises _Unknown, Failed, and KeyError for released values.
     """
     found: dict[str, Any] = {}
-    for node, body, of in zip(nodes, programs, (_of_a, _of_b)):
-        value = functools.partial(of, outer, case)
+    for node, body, of in zip(nodes, programs, (value_of, _of_b)):
+        value = functools.partial(of, outer, case=case)
         names = [i.name for i in body.graph.input]
         given = _turn(node, value, turn, outer.replay.seed) if names else []
         if len(given) != len(names):
             raise _Unknown
         for name, one in (*zip(names, given), *((name, value(name)) for name in body.given.difference(names))):
-            if not _is_one(found.setdefault(name, one), one):
+            known = found.setdefault(name, one)
+            if not isinstance(one, (np.ndarray, list)) or (known is not one and not difference(known, one).within(0.0)):
                 raise _Unknown
     return found
 
 
-def _is_one(known: Any, value: Any) -> bool:
-    """Return whether a value is known, and equal to the value known under the same name."""
-    return isinstance(value, (np.ndarray, list)) and (known is value or difference(known, value).within(0.0))
-
-
-def _of_a(outer: Walk, case: int, name: str) -> Any:
-    return outer.a.constant(name) if outer.a.is_constant(name) else outer.original.values[case].get(name)
-
-
-def _of_b(outer: Walk, case: int, name: str) -> Any:
+def _of_b(outer: Walk, name: str, case: int) -> Any:
     if outer.b.is_constant(name):
         return outer.b.constant(name)
-    value = outer.original.values[case].get(outer.pairs.of.get(name, name)) if name in outer.cuts else None
-    view = outer.replay.views.get(name)
-    return value if value is None or view is None else view(value, case)
+    return outer.replay.fed_as(name, case) if name in outer.cuts else None
 
 
 def _assumed(found: dict[str, Any], conditions: Mapping[str, bool]) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto
 
-from onnxopt.verification.model.nodes import domain_of, first_of, int_of
+from onnxopt.verification.model.nodes import deciding_of, domain_of, first_of, int_of
 from onnxopt.verification.model.ranges import ANY
 from onnxopt.verification.pieces.outcome import Enclosing, depth
 from onnxopt.verification.pieces.pairs import Sameness
@@ -42,29 +42,27 @@ def is_never(program: Program, node: NodeProto, body: str) -> bool:
     return bool(possible) and (body == BRANCHES[0]) not in possible
 
 
-def runs(walk: Walk, node: NodeProto, body: str) -> bool:
-    """Return whether a body of A's node runs in any case.
+def running(walk: Walk, node: NodeProto, body: str) -> list[int]:
+    """Return the cases in which a body of A's node runs; in no case if its condition was released.
 
     Inside a body, A's values are those of the first iteration.
     """
-    kind, reads = node.op_type, [*node.input, "", ""]
     every = range(len(walk.original.values))
-    if kind == "If":
-        return any(taken(walk, node, k) == body for k in every)
-    return kind != "Loop" or any(all(not r or holds(walk, r, k) for r in reads[:2]) for k in every)
-
-
-def taken(walk: Walk, node: NodeProto, case: int) -> str:
-    """Return the branch taken by an If of A in a case; "" if the condition was released."""
-    truth = holds(walk, node.input[0], case)
-    return "" if truth is None else BRANCHES[not truth]
+    if node.op_type == "If":
+        return [k for k in every if holds(walk, node.input[0], k) is (body == BRANCHES[0])]
+    asks = [r for r in deciding_of(node) if r]
+    return [k for k in every if all(holds(walk, r, k) for r in asks)]
 
 
 def holds(walk: Walk, condition: str, case: int) -> bool | None:
     """Return whether a condition of A is true, or a trip count positive, in a case; None if released."""
-    a = walk.a
-    value = a.constant(condition) if a.is_constant(condition) else walk.original.values[case].get(condition)
+    value = value_of(walk, condition, case)
     return None if value is None else bool(np.all(np.asarray(value) > 0))
+
+
+def value_of(walk: Walk, name: str, case: int) -> Any:
+    """Return a value of A in a case; None if released."""
+    return walk.a.constant(name) if walk.a.is_constant(name) else walk.original.values[case].get(name)
 
 
 # -- in the file -----------------------------------------------------------------------------------------
@@ -119,15 +117,11 @@ def agree(walk: Walk, mine: str, theirs: str) -> bool | None:
     """
     if theirs not in walk.agreed or theirs not in walk.pairs.of:
         return None
-    a, b = _truths(walk, mine), _truths(walk, walk.pairs.of[theirs])
-    if None in a or None in b:
-        return None
-    return True if a == b else False if a == [not truth for truth in b] else None
-
-
-def _truths(walk: Walk, name: str) -> list[bool | None]:
-    """Return whether a condition of A holds, by case; None if unknown."""
-    return [holds(walk, name, k) for k in range(len(walk.original.values))]
+    truths = [
+        [holds(walk, name, k) for name in (mine, walk.pairs.of[theirs])] for k in range(len(walk.original.values))
+    ]
+    found = {None if None in (x, y) else x is y for x, y in truths}
+    return found.pop() if len(found) == 1 else None
 
 
 def _is_captured(program: Program, name: str) -> bool:
@@ -143,7 +137,7 @@ def _is_one(walk: Walk, mine: str, theirs: str) -> bool:
     if walk.sameness.are_made_alike(mine, theirs):
         return True
     folded = _folded(walk.runner, mine, walk.fed_of_a), _folded(walk.replay.runner, theirs, walk.fed)
-    return any(folded) and Sameness(walk.pairs, walk.agreed, walk.replay.views).are_made_alike(mine, theirs, folded)
+    return any(folded) and Sameness(walk.pairs, walk.agreed, walk.replay.views, folded).are_made_alike(mine, theirs)
 
 
 def _folded(runner: Runner, value: str, fed: Collection[str]) -> Values:
@@ -179,56 +173,35 @@ _MAX_ASSUMED: Final = 4  # nested parts in which untaken branches are run on ass
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 
 
-class Counterpart(NamedTuple):
-    """A body of A and its counterpart in B."""
-
-    enclosing: Enclosing
-    mine: GraphProto
-    theirs: GraphProto
-    outputs: list[tuple[str, str]] | None = None  # corresponding outputs, if not the bodies'
-    assumed: Mapping[str, bool] = MappingProxyType({})  # conditions set as required by a branch that no case takes
-
-
-def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
-    """Yield the counterparts of bodies of A's node `i` in B's node `j`, or in B's nodes in place of an If."""
+def counterparts(outer: Walk, i: int, j: int) -> Iterator[Enclosing]:
+    """Yield the bodies of A's node `i` with counterparts in B's node `j`, or in B's nodes in place of an If."""
     x, y = nodes = outer.a.nodes[i], outer.b.nodes[j]
     if x.op_type == "If":
         yield from _of_branches(outer, nodes)
     elif x.op_type == y.op_type and x.domain == y.domain:
-        theirs, cases = held(outer.b, y), range(len(outer.original.values))
-        for name, graph in held(outer.a, x).items():
-            if name in theirs:
-                yield Counterpart(Enclosing(outer, nodes, name, name, cases), graph, theirs[name])
+        mine, theirs, cases = held(outer.a, x), held(outer.b, y), range(len(outer.original.values))
+        for name in (name for name in mine if name in theirs):
+            yield Enclosing(outer, nodes, (name, name), (mine[name], theirs[name]), cases)
 
 
-def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
+def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Enclosing]:
     x, y = nodes
     mine, theirs = held(outer.a, x), held(outer.b, y) if y.op_type == "If" else {}
     asks, is_sure = _asks(outer, nodes) if theirs else (None, False)
     for name, other in zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES)):
         if name not in mine:
             continue
-        cases = _taking(outer, x, name)
-        if not is_sure:
+        cases = running(outer, x, name)
+        if not is_sure and cases:
             yield from _in_place(outer, nodes, name, cases)
-        if other in theirs and asks is not None:
-            enclosing = Enclosing(outer, nodes, name, other, cases or range(len(outer.original.values)), is_sure)
-            yield from _of_branch(enclosing, mine[name], theirs[other], is_taken=bool(cases))
-
-
-def _taking(outer: Walk, node: NodeProto, name: str) -> list[int]:
-    """Return the cases that take a branch of A's If."""
-    return [k for k in range(len(outer.original.values)) if taken(outer, node, k) == name]
-
-
-def _of_branch(enclosing: Enclosing, mine: GraphProto, theirs: GraphProto, *, is_taken: bool) -> Iterator[Counterpart]:
-    """Yield a branch of B as the counterpart of A's; of an untaken branch, also with the conditions it requires."""
-    yield Counterpart(enclosing, mine, theirs)
-    if not is_taken and depth(enclosing.outer) < _MAX_ASSUMED:
-        outer, (x, y) = enclosing.outer, enclosing.nodes
-        told = said(outer.b, y.input[0], enclosing.theirs == BRANCHES[0])
-        told |= said(outer.a, x.input[0], enclosing.name == BRANCHES[0])
-        yield Counterpart(enclosing, mine, theirs, assumed=told)
+        if other not in theirs or asks is None:
+            continue
+        some = cases or range(len(outer.original.values))
+        found = Enclosing(outer, nodes, (name, other), (mine[name], theirs[other]), some, is_sure)
+        yield found
+        if not cases and depth(outer) < _MAX_ASSUMED:
+            told = said(outer.b, y.input[0], other == BRANCHES[0]) | said(outer.a, x.input[0], name == BRANCHES[0])
+            yield replace(found, assumed=told)
 
 
 def _asks(outer: Walk, nodes: Nodes) -> tuple[bool | None, bool]:
@@ -244,19 +217,19 @@ def _asks(outer: Walk, nodes: Nodes) -> tuple[bool | None, bool]:
     return agree(outer, mine, theirs) if is_single else None, False
 
 
-def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Iterator[Counterpart]:
+def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Iterator[Enclosing]:
     """Yield the nodes of B that make the results of A's node from cutpoints, as a counterpart of its branch.
 
-    cases: those that take the branch; without any, nothing is yielded.
+    cases: those that take the branch.
     """
     mine, of = held(outer.a, nodes[0])[name], outer.pairs.by_original
     made = [(inner.name, of[o]) for inner, o in zip(mine.output, nodes[0].output) if o in of]
-    if not (made and cases):
-        return
-    found = outer.b.cone([value for _, value in made], outer.fed)
-    graph = GraphProto(name="in place", node=[outer.b.nodes[n] for n in found])
-    graph.output.extend(ValueInfoProto(name=value) for _, value in made)
-    yield Counterpart(Enclosing(outer, nodes, name, "", cases, in_place=frozenset(found)), mine, graph, made)
+    if made:
+        found = outer.b.cone([value for _, value in made], outer.fed)
+        graph = GraphProto(name="in place", node=[outer.b.nodes[n] for n in found])
+        graph.output.extend(ValueInfoProto(name=value) for _, value in made)
+        graphs = mine, graph
+        yield Enclosing(outer, nodes, (name, ""), graphs, cases, outputs=made, in_place=frozenset(found))
 
 
 # -- parts -----------------------------------------------------------------------------------------------
@@ -280,14 +253,13 @@ def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
 def _resolve(graph: GraphProto, given: Mapping[str, AttributeProto]) -> None:
     """Resolve references to attributes of a call, in place."""
     for node in graph.node:
-        told = {a.name: given.get(a.ref_attr_name) if a.ref_attr_name else a for a in node.attribute}
-        attributes = [
-            (name, AttributeProto.FromString(a.SerializeToString())) for name, a in told.items() if a is not None
-        ]
+        told = NodeProto()
+        for a in node.attribute:
+            if found := given.get(a.ref_attr_name) if a.ref_attr_name else a:
+                told.attribute.add().CopyFrom(found)
+                told.attribute[-1].name = a.name
         del node.attribute[:]
-        for name, a in attributes:
-            a.name = name
-            node.attribute.append(a)
+        node.attribute.extend(told.attribute)
         for body in bodies(node).values():
             _resolve(body, given)
 

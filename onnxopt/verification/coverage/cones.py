@@ -60,7 +60,7 @@ class Cone:
         entries = a.entries(nodes, fed_of_a.difference(asked))
         if len(nodes) > MAX_NODES or not a.random.isdisjoint(nodes) or not asked <= a.maker.keys():
             return None
-        if not _are_tensors(walk, entries):
+        if any(len(tensors(walk, name)) < len(walk.original.values) for name in entries):
             return None
         return cls(walk, value, fed, fed_of_a, nodes, entries, frozenset(read - asked), sorted(asked))
 
@@ -85,11 +85,6 @@ class Cone:
         """Return A's values of the entries in a case, by name."""
         values = self.walk.original.values[case]
         return {e: values[e] for e in self.entries}
-
-
-def _are_tensors(walk: Walk, names: Sequence[str]) -> bool:
-    """Return whether these values of A are tensors still in memory, in all cases."""
-    return all(isinstance(known.get(name), np.ndarray) for known in walk.original.values for name in names)
 
 
 def tensors(walk: Walk, name: str) -> list[Any]:
@@ -130,25 +125,21 @@ class Breakpoints:
     """Breakpoints of a program's operators. `epsilons`: include epsilons added to a variance."""
 
     def __init__(self, program: Program, *, epsilons: bool = False) -> None:
-        self._program = program
-        self._epsilons = epsilons
+        self._program, self._epsilons = program, epsilons
         every = list(inside(program.nodes))
-        self._held: dict[str, TensorProto] = {t.name: t for n in every for b in bodies_of(n) for t in b.initializer}
-        self._held |= program.constants
-        self._held.update(constants(every))
+        held = {t.name: t for n in every for b in bodies_of(n) for t in b.initializer}
+        self._held: dict[str, TensorProto] = held | program.constants | dict(constants(every))
 
     def of(self, nodes: Iterable[int]) -> list[float]:
         """Return the sorted breakpoints of nodes and their bodies."""
-        return sorted({n for i in nodes for node in inside([self._program.nodes[i]]) for n in self._of(node)})
+        return sorted({n for node in inside(self._program.nodes[i] for i in nodes) for n in self._of(node)})
 
     def _of(self, node: NodeProto) -> Iterator[float]:
         for k in range(len(node.input)):
             yield from filter(math.isfinite, breakpoints(node, k, self._numbers))
-        if not self._epsilons:
-            return
-        if node.op_type == "Add":
+        if self._epsilons and node.op_type == "Add":
             yield from (n for name in node.input for n in self._numbers(name) if 0 < n <= EPSILON)
-        elif node.op_type in _NORMALIZATIONS:
+        elif self._epsilons and node.op_type in _NORMALIZATIONS:
             yield next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
 
     def _numbers(self, name: str) -> list[float]:

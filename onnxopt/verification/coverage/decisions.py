@@ -61,19 +61,18 @@ def _differs(cone: Cone | None, decisions: set[str]) -> bool | None:
     """Return whether a value differs for a different decision; None if the cases show both results of each decision."""
     if cone is None:
         return False
-    walk, nodes = cone.walk, cone.walk.a.nodes
-    read = _one_sided(cone, decisions)
-    inside = {nodes[i].op_type for i in cone.nodes if not decisions.isdisjoint(nodes[i].output)}
+    a, read = cone.walk.a, _half_seen(cone, decisions)
+    inside = {a.nodes[i].op_type for i in cone.nodes if not decisions.isdisjoint(a.nodes[i].output)}
     if not read and not inside:
         return None
     if _differs_for_others(cone, read):
         return True
     moved = functools.partial(elsewhere, most=_MAX_SAMPLES)
-    return not inside.isdisjoint(_BEST) and differs(Cone.of(walk, cone.value), moved)
+    return not inside.isdisjoint(_BEST) and differs(Cone.of(cone.walk, cone.value), moved)
 
 
-def _one_sided(cone: Cone, decisions: set[str]) -> list[str]:
-    """Return the decisions among the entries of which the cases do not show both results."""
+def _half_seen(cone: Cone, decisions: set[str]) -> list[str]:
+    """Return the decisions fed to a cone without both results in the cases."""
     walk = cone.walk
     fed = (e for e in cone.entries if e in decisions and walk.pairs.by_original.get(e) in walk.fed)
     return [e for e in fed if not _is_seen(walk, e)]
@@ -82,11 +81,11 @@ def _one_sided(cone: Cone, decisions: set[str]) -> list[str]:
 def _differs_for_others(cone: Cone, read: Sequence[str]) -> bool:
     """Return whether a value differs for a different result of one of the decisions `read`."""
     a = cone.walk.a
-    # Branches are compared separately; a further entry that depends on the decision would contradict the decision.
+    if not set(a.hiding).isdisjoint(cone.nodes):  # branches are compared separately
+        return False
+    # A further entry that depends on the decision would contradict the decision.
     apart = [e for e in read if e in cone.both and a.behind({e}, (), len(a.nodes) - 1).isdisjoint(cone.entries)]
-    return set(a.hiding).isdisjoint(cone.nodes) and any(
-        differs(cone, functools.partial(_others, name=e)) for e in apart
-    )
+    return any(differs(cone, functools.partial(_others, name=e)) for e in apart)
 
 
 def _is_seen(walk: Walk, name: str) -> bool:
@@ -121,14 +120,15 @@ def _rows(cone: Cone, name: str) -> Any:
     a, handed, counts = cone.walk.a, {name}, list[int]()
     for node in (a.nodes[i] for i in cone.nodes):
         if node.op_type in _LISTS and node.input[1] in handed and a.is_constant(node.input[0]):
-            counts.append(_rows_of(a, node))
+            counts.append(_count_rows(a, node))
         elif node.op_type in HANDS_ON and node.input[0] in handed and node.op_type not in _TURNS:
             handed.update(node.output)
     count = min(counts, default=0)
     return np.linspace(0, max(count - 1, 0), min(count, _MAX_ROWS), dtype=np.int64)
 
 
-def _rows_of(program: Program, node: NodeProto) -> int:
+def _count_rows(program: Program, node: NodeProto) -> int:
+    """Return the rows of the constant table that a node indexes; 0 if unknown."""
     dims = program.constants[node.input[0]].dims if node.input[0] in program.constants else [0]
     axis = -1 if node.op_type == "ArrayFeatureExtractor" else int_of(node, "axis")
     return int(dims[axis]) if -len(dims) <= axis < len(dims) else 0

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.verification.compare import is_dull
-from onnxopt.verification.coverage.conditions import runs
+from onnxopt.verification.coverage.conditions import running
 from onnxopt.verification.coverage.cones import Breakpoints, Cone, between, integer_ends, only_in_one, tensors
 from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import (
@@ -36,7 +36,6 @@ from onnxopt.verification.inputs.windows import are_few, least_rows
 from onnxopt.verification.model.operators import DROPPING, SINKS, having
 from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.pieces.outcome import Fault
-from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.records import AND
@@ -82,9 +81,15 @@ def paired_cuts(walk: Walk) -> Iterator[str]:
     return (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of)
 
 
-def _cones(walk: Walk, value: str) -> tuple[list[int], list[int]]:
+def _nodes(walk: Walk, value: str) -> tuple[list[int], list[int]]:
     """Return the nodes of A and of B between cutpoints and a value."""
     return walk.a.cone([walk.pairs.of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
+
+
+def _operators(walk: Walk, value: str) -> tuple[set[str], set[str]]:
+    """Return the operators of the same nodes."""
+    mine, theirs = _nodes(walk, value)
+    return {walk.a.nodes[i].op_type for i in mine}, {walk.b.nodes[i].op_type for i in theirs}
 
 
 # -- blank values ---------------------------------------------------------------------------------------
@@ -103,7 +108,7 @@ def unproven_blanks(walk: Walk, changed: Sequence[str] | None = None) -> list[st
 def _is_of_no_turn(walk: Walk, value: str) -> bool:
     """Return whether a value is stacked by a zero-trip Loop, whose body is compared separately."""
     mine, theirs = walk.a.nodes[walk.a.maker[walk.pairs.of[value]]], walk.b.nodes[walk.b.maker[value]]
-    return mine.op_type == theirs.op_type == "Loop" and not runs(walk, mine, "body")
+    return mine.op_type == theirs.op_type == "Loop" and not running(walk, mine, "body")
 
 
 def _is_proven(walk: Walk, value: str) -> bool:
@@ -125,7 +130,7 @@ def undecided(walk: Walk) -> dict[str, bool]:
     a, b = Breakpoints(walk.a), Breakpoints(walk.b)
     asked: dict[str, bool] = {}
     for value in found:
-        mine, theirs = _cones(walk, value)
+        mine, theirs = _nodes(walk, value)
         points = sorted({*a.of(mine), *b.of(theirs)})
         differs_far = _differs_far(walk, value, between(points, points), ALL_FACTORS, flip=True)
         asked[value] = differs_far or _differs_where_equal(Cone.of(walk, value), points)
@@ -149,8 +154,8 @@ def _differs_where_equal(cone: Cone | None, points: Sequence[float]) -> bool:
     if cone is None:
         return False
     walk = cone.walk
-    nodes = *(walk.a.nodes[i] for i in cone.nodes), *(walk.b.nodes[i] for i in walk.b.cone([cone.value], cone.fed))
-    if any(n.op_type not in _ARITHMETIC for n in nodes):
+    mine, (_, theirs) = {walk.a.nodes[i].op_type for i in cone.nodes}, _operators(walk, cone.value)
+    if not _ARITHMETIC.issuperset(mine | theirs):
         return False
     asked = walk.a.entries(walk.a.cone(cone.asked, cone.fed_of_a), cone.fed_of_a)  # operands of B computed from these
     return differs(cone, partial(equals, free=cone.both.union(asked) & _free(walk), points=points))
@@ -182,7 +187,7 @@ def _of_other_points(walk: Walk, values: Iterable[str], *, epsilons: bool = Fals
     """Yield (value, numbers around breakpoints in the cone of only one of A and B)."""
     a, b = Breakpoints(walk.a, epsilons=epsilons), Breakpoints(walk.b, epsilons=epsilons)
     for value in values:
-        mine, theirs = _cones(walk, value)
+        mine, theirs = _nodes(walk, value)
         x, y = a.of(mine), b.of(theirs)
         if (others := only_in_one(x, y)) and not walk.sameness.is_made_alike(value):
             yield value, between(others, sorted({0.0, *x, *y}))
@@ -193,15 +198,10 @@ def _picked(walk: Walk) -> dict[str, bool]:
 
     Example: only one model applies Relu before ArgMax.
     """
-    values = [v for v in paired_cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS and _picks(walk, v)]
+    indices = (v for v in paired_cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS)
+    values = [v for v in indices if not any(map(_PICKING.isdisjoint, _operators(walk, v)))]
     found = itertools.islice(_of_other_points(walk, values), _MAX_VALUES) if values else ()
     return {v: _differs_far(walk, v, points) for v, points in found}
-
-
-def _picks(walk: Walk, value: str) -> bool:
-    """Return whether ArgMax, ArgMin or TopK makes a value in both."""
-    sides = zip((walk.a, walk.b), _cones(walk, value))
-    return all(any(p.nodes[i].op_type in _PICKING for i in nodes) for p, nodes in sides)
 
 
 def have_other_points(a: Program, b: Program) -> bool:
@@ -227,7 +227,7 @@ def _narrowed(walk: Walk) -> dict[str, bool]:
 def _by_narrower(walk: Walk) -> Iterator[tuple[str, list[float]]]:
     """Yield (value, bounds of the narrower integers)."""
     for value in paired_cuts(walk):
-        mine, theirs = _cones(walk, value)
+        mine, theirs = _nodes(walk, value)
         ends = integer_ends(walk.b.nodes[i] for i in theirs)
         if not ends or walk.sameness.is_made_alike(value):
             continue
@@ -269,50 +269,43 @@ def _could_tell(walk: Walk, value: str) -> bool:
 def _made_of_moved(walk: Walk) -> Iterator[str]:
     """Yield the steps with a shared value upstream that differs by more than rounding."""
     known: dict[str, bool] = {}
-    between_ = _steps(walk)
-    while some := list(itertools.islice(between_, _NOISE_BATCH)):
-        open_ = list(dict.fromkeys(v for _, values in some for v in values if v not in known))
-        _measure_all(walk, open_, known)
+    steps = _steps(walk)
+    while some := list(itertools.islice(steps, _NOISE_BATCH)):
+        known |= _are_roundings(walk, dict.fromkeys(v for _, values in some for v in values if v not in known))
         yield from (output for output, values in some if not all(known[v] for v in values))
 
 
-def _measure_all(walk: Walk, values: Sequence[str], known: dict[str, bool]) -> None:
-    """Add to `known` whether rounding, or differences of values measured before, explain the values' differences."""
-    _measure(walk, [v for v in values if not walk.agrees_between(v)], known)
-    for v in values:
-        if v not in known and all(e in walk.cuts or e in known for e in walk.first[v].entries):
-            known[v] = True
-    _measure(walk, [v for v in values if v not in known], known)
+def _are_roundings(walk: Walk, values: Iterable[str]) -> dict[str, bool]:
+    """Return for each value whether rounding explains its difference.
 
-
-def _measure(walk: Walk, values: Sequence[str], known: dict[str, bool]) -> None:
-    """Add to `known` whether rounding explains the differences of values from cutpoints."""
-    noise = walk.noise(values) if values else {}
-    for v in values:
-        found = walk.latest[v]
-        is_number = not any(d.note for d in found)
-        ask = noise.get(v, ()), walk.fed, walk.fed_of_a, walk.share(v)
-        known[v] = is_number and is_rounding(walk.replay, v, found, *ask)
+    A value that agrees on A's values only hands on the differences of earlier values.
+    """
+    found = {v: walk.agrees_between(v) for v in values}
+    own = [v for v, agrees in found.items() if not agrees]
+    noise = walk.noise(own) if own else {}
+    for v in own:
+        found[v] = not any(d.note for d in walk.latest[v]) and walk.is_rounding(v, noise.get(v, ()))
+    return found
 
 
 def _steps(walk: Walk) -> Iterator[tuple[str, list[str]]]:
     """Yield (step, differing values between the step and preceding cutpoints)."""
-    of, behind = walk.pairs.of, set[str]()
+    behind = set[str]()
     for node, reads in zip(walk.b.nodes, walk.b.reads):
         is_behind = not behind.isdisjoint(reads)
         for output in filter(None, node.output):
             if output not in walk.cuts:
                 behind.update([output] if is_behind or output in walk.latest else ())
                 continue
-            may_agree = is_behind and output in of and (_is_step(walk, output) or _drops(walk, output))
-            if may_agree and not walk.sameness.is_made_alike(output):  # although its operands differ
-                yield output, _differing_before(walk, output)
+            if is_behind and _may_agree(walk, output):
+                inside = walk.b.made(walk.b.cone([output], walk.fed))
+                yield output, [v for v in inside if v in walk.latest and v not in walk.cuts]
 
 
-def _differing_before(walk: Walk, value: str) -> list[str]:
-    """Return the differing values between preceding cutpoints and a value."""
-    inside = walk.b.made(walk.b.cone([value], walk.fed))
-    return [v for v in inside if v in walk.latest and v not in walk.cuts]
+def _may_agree(walk: Walk, output: str) -> bool:
+    """Return whether a value may agree although its operands differ."""
+    is_deaf = output in walk.pairs.of and (_is_step(walk, output) or _drops(walk, output))
+    return is_deaf and not walk.sameness.is_made_alike(output)
 
 
 def _drops(walk: Walk, value: str) -> bool:
@@ -322,7 +315,7 @@ def _drops(walk: Walk, value: str) -> bool:
     """
     if not are_few(least_rows(v.shape) for v in tensors(walk, walk.pairs.of[value])):
         return False
-    return any(p.nodes[i].op_type in DROPPING for p, nodes in zip((walk.a, walk.b), _cones(walk, value)) for i in nodes)
+    return not all(map(DROPPING.isdisjoint, _operators(walk, value)))
 
 
 def _is_step(walk: Walk, value: str) -> bool:

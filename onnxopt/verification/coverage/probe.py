@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -56,34 +57,32 @@ def beyond(
     free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
     floats = _far(free, points, factors, Draws(cone.walk.replay.seed, cone.original)) if free else ()
     every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
-    every += _flipped(cone, known) if flip else []
+    every += _negated(cone, known) if flip else []
     takes_turns = any(cone.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in cone.nodes)
     yield from every[:: -(-len(every) // MAX_TURNING)] if every and takes_turns else every
 
 
-def _flipped(cone: Cone, known: Known) -> list[Known]:
-    """Return a sample with the booleans negated, if both programs read all."""
+def _negated(cone: Cone, known: Known) -> list[Known]:
     booleans = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
     return [booleans] if booleans and booleans.keys() <= cone.both else []
 
 
 def _far(known: Known, points: Sequence[float], factors: Sequence[float], rng: Draws) -> Iterator[Known]:
     with np.errstate(all="ignore"):
-        for factor in factors:
-            signed = {n: abs(factor) if v.min() >= 0 else factor for n, v in known.items()}
-            yield {n: np.asarray(v * v.dtype.type(signed[n])) for n, v in known.items()}
+        yield from (_multiplied(known, factor) for factor in factors)
         for bound, sign in zip((*points[-1:], *points[:1]), (1, -1)):
             yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
-        yield from _like_epsilons(known, points)
+        for epsilon in (p for p in points if 0 < p < EPSILON):  # negligible beside larger numbers
+            yield {n: np.full_like(v, epsilon) for n, v in known.items()}
+            yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}  # the variance
         for point in points:
             yield {n: _mixed(v, points, point, rng) for n, v in known.items()}
 
 
-def _like_epsilons(known: Known, points: Sequence[float]) -> Iterator[Known]:
-    """Yield numbers equal to an epsilon, and with a variance of an epsilon: negligible beside larger numbers."""
-    for epsilon in (p for p in points if 0 < p < EPSILON):
-        yield {n: np.full_like(v, epsilon) for n, v in known.items()}
-        yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}
+def _multiplied(known: Known, factor: float) -> Known:
+    """Return the numbers times a factor; numbers without negative ones keep their sign."""
+    signed = {n: abs(factor) if v.min() >= 0 else factor for n, v in known.items()}
+    return {n: np.asarray(v * v.dtype.type(signed[n])) for n, v in known.items()}
 
 
 def _mixed(value: Any, points: Sequence[float], point: float, rng: Draws) -> Any:
@@ -97,24 +96,24 @@ def _on_one_side(value: Any, bound: float, sign: int) -> Any:
     return found if found.min() >= 0 or value.min() < 0 else value
 
 
+def _comparands(known: Known, free: Collection[str], points: Sequence[float]) -> dict[tuple[str, int], None]:
+    """Return the pairs of an integer in `free` and a possible comparand."""
+    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
+    some = [n for n in integers if n in free]
+    entries = ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
+    return dict.fromkeys((*entries, *((x, int(p)) for x in some for p in points if p == int(p))))
+
+
 def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[Known]:
     """Yield integers equal or close to possible comparands: entries and breakpoints.
 
     free: names of arbitrary integers.
     """
-    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
-    for name, other in itertools.islice(_compared(integers, free, points), _MAX_EQUAL):
+    for name, other in itertools.islice(_comparands(known, free, points), _MAX_EQUAL):
         value, limits = known[name], cone.range(name)
         for number in (other + step for step in _NEXT):
             if _may_be(value, number) and limits.takes(number, number):
                 yield {name: np.full_like(value, number)}
-
-
-def _compared(integers: Known, free: Collection[str], points: Sequence[float]) -> dict[tuple[str, int], None]:
-    """Return the pairs of a free entry, and the first number of a different entry or a whole breakpoint, in order."""
-    some = [n for n in integers if n in free]
-    entries = ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
-    return dict.fromkeys((*entries, *((x, int(p)) for x in some for p in points if p == int(p))))
 
 
 def filled(cone: Cone, known: Known, factor: float) -> Iterator[Known]:
@@ -138,10 +137,21 @@ def _filled(value: Any, rng: Draws, factor: float, *, positive: bool) -> Any:
 # -- close to a case's numbers ---------------------------------------------------------------------------
 
 
-def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
-    """Yield floats changed by up to a quarter, quantized levels between those present, and permuted steps."""
-    for rng in _streams(cone, known, most):
-        yield {n: cone.possible(n, _near(cone, n, v, rng)) for n, v in _movable(known)}
+def elsewhere(cone: Cone, known: Known, most: int, *, is_near: bool = False) -> Iterator[Known]:
+    """Yield at most `most` permutations of floats and quantized levels, with a different largest or negative number.
+
+    Fewer for more elements. is_near: floats change by up to a quarter, and levels lie between those present.
+    """
+    movable = [(n, v) for n, v in sorted(known.items()) if element_kind(v) == "f" or v.dtype.name in _LEVELS]
+    count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1) if movable else 0
+    for rng in (Draws(cone.walk.replay.seed, cone.original, k) for k in range(count)):
+        if is_near:
+            yield {n: cone.possible(n, _near(cone, n, v, rng)) for n, v in movable}
+        else:
+            yield {n: _permuted(v, rng) for n, v in movable}
+
+
+near: Final = partial(elsewhere, is_near=True)
 
 
 def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
@@ -155,27 +165,11 @@ def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
     return found
 
 
-def elsewhere(cone: Cone, known: Known, most: int) -> Iterator[Known]:
-    """Yield permutations of floats and quantized levels, with a different largest or negative number."""
-    for rng in _streams(cone, known, most):
-        yield {n: _permuted(v, rng) for n, v in _movable(known)}
-
-
-def _movable(known: Known) -> list[tuple[str, Any]]:
-    return [(n, v) for n, v in sorted(known.items()) if element_kind(v) == "f" or v.dtype.name in _LEVELS]
-
-
 def _permuted(value: Any, rng: Draws) -> Any:
     flat = value.reshape(-1)
     if flat.size > _MAX_NUMBERS:
         return np.roll(flat, int(rng.integers(1, flat.size, (1,))[0])).reshape(value.shape)
     return flat[rng.orders(1, flat.size)[0]].reshape(value.shape)
-
-
-def _streams(cone: Cone, known: Known, most: int) -> Iterator[Draws]:
-    """Yield random streams, one per sample: at most `most`, fewer for more elements, none without movable values."""
-    count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
-    return (Draws(cone.walk.replay.seed, cone.original, k) for k in range(count if _movable(known) else 0))
 
 
 # -- possible values ------------------------------------------------------------------------------------
@@ -273,4 +267,4 @@ def by_noise(cone: Cone, replay: Replay) -> bool:
         return agrees
     jumps = {original: replay.unexplained(value, cone.fed, share)}
     noise = noise_of(replay.original, [original], cone.fed_of_a, walk.replay.seed, walk.replay.dtype, jumps)
-    return is_rounding(replay, value, differences, noise.get(original, ()), cone.fed, cone.fed_of_a, share)
+    return is_rounding(replay, value, differences, noise.get(original, ()), cone.fed, share)

@@ -8,7 +8,7 @@ combinations: two Ifs that always take the same branch could be confused.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,71 +64,63 @@ def traces(a: Runner, b: Runner, feeds: Feeds, types: Mapping[str, str]) -> list
 
     [] if nothing can be replaced, or the cases do not take all possible branches. Raises Failed.
     """
-    found: list[Trace] = []
-    left = [Trace(a, b, list(range(len(feeds))))]
-    for _ in range(_MAX_NESTED_IFS):
-        following: list[Trace] = []
-        for trace in left:
-            parts = _parts(trace, feeds, types)
-            if parts is None:
-                return []
-            following += parts
-            found += [] if parts or trace.a is a else [trace]
-        left = following
-    found += left
-    return [] if any(map(_may_be_otherwise, found)) else found
+    whole = Trace(a, b, list(range(len(feeds))))
+    found = _traced(whole, feeds, types, _MAX_NESTED_IFS) or [whole]
+    return [] if found[0] is whole or any(map(_may_be_otherwise, found)) else found
+
+
+def _traced(trace: Trace, feeds: Feeds, types: Mapping[str, str], most: int) -> list[Trace] | None:
+    """Return the traces with Ifs replaced, `most` deep; None if the cases do not take all possible branches."""
+    parts = _parts(trace, feeds, types) if most else []
+    inner = [_traced(part, feeds, types, most - 1) for part in parts or ()]
+    if parts is None or None in inner:
+        return None
+    return [one for found in inner for one in found or ()] or [trace]
 
 
 def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] | None:
     """Return the traces with the next Ifs replaced, by conditions in the cases.
 
-    [] if none remain; None if the cases do not take every combination of changing conditions. Conditions of both models
-    become outputs, for comparison.
+    [] if none remain, or names collide; None if the cases do not take every combination of changing conditions.
+    Conditions of both models become outputs, for comparison.
     """
     pairs = Pairs(trace.a.program, trace.b.program)
     apart = pairs.by_name.changed(pairs.a.hiding, pairs.b.hiding)
     some = [feeds[k] for k in trace.cases]
     mine, theirs = (_conditions(r, nodes, some, types) for r, nodes in zip((trace.a, trace.b), apart))
-    if not {*mine, *theirs}:
-        return []
     same = _same(pairs, mine, theirs)
     only = {y: c for y, c in theirs.items() if y not in same}
-    if not _take_all([*mine.values(), *only.values()], len(some)):
+    open_ = [c for c in (*mine.values(), *only.values()) if c.is_open]
+    if not _are_all_taken(open_, len(some)):
         return None
-    both = {y: x for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker}
-    return _replaced(trace, mine, theirs, both, _unanswered(trace, mine, only))
+    closed = {x for x, c in mine.items() if not c.is_open and not _is_proven(pairs.a, c)}
+    unanswered = trace.unanswered[0] | closed, trace.unanswered[1].union(y for y, c in only.items() if not c.is_open)
+    kept = {y: x for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker}
+    return _replaced(trace, mine, theirs, kept, unanswered)
 
 
 def _same(pairs: Pairs, mine: Conditions, theirs: Conditions) -> dict[str, str]:
-    """Return {condition of B: corresponding condition of A, equal in all cases}."""
+    """Return {condition of B: corresponding condition of A} where both are equal in all cases."""
     of = {y: pairs.of.get(y, y if y in pairs.a.given else "") for y in theirs}
     return {y: x for y, x in of.items() if x in mine and mine[x].truths == theirs[y].truths}
 
 
-def _take_all(conditions: Sequence[_Condition], cases: int) -> bool:
-    """Return whether the cases take every combination of changing conditions."""
-    open_ = [c for c in conditions if c.is_open]
-    return len({tuple(c.truths[k] for c in open_) for k in range(cases)}) == 1 << len(open_)
-
-
-def _unanswered(trace: Trace, mine: Conditions, only: Conditions) -> Unanswered:
-    """Return the unanswered conditions, with those of the next Ifs."""
-    a, b = trace.unanswered
-    open_ = (x for x, c in mine.items() if not c.is_open and not _is_proven(trace.a.program, c))
-    return a.union(open_), b.union(y for y, c in only.items() if not c.is_open)
+def _are_all_taken(conditions: Sequence[_Condition], cases: int) -> bool:
+    """Return whether the cases take every combination of the conditions."""
+    return len({tuple(c.truths[k] for c in conditions) for k in range(cases)}) == 1 << len(conditions)
 
 
 def _replaced(
-    trace: Trace, mine: Conditions, theirs: Conditions, both: Mapping[str, str], unanswered: Unanswered
+    trace: Trace, mine: Conditions, theirs: Conditions, kept: Mapping[str, str], unanswered: Unanswered
 ) -> list[Trace]:
-    """Return a trace for each set of cases with equal branches; [] if names collide. `both`: further outputs."""
+    """Return a trace for each set of cases with equal branches; [] if names collide. `kept`: further outputs."""
     groups: dict[tuple[bool, ...], list[int]] = {}
-    for k in range(len(trace.cases)):
+    for k in range(len(trace.cases)) if mine or theirs else ():
         groups.setdefault(tuple(c.truths[k] for c in (*mine.values(), *theirs.values())), []).append(k)
     found = []
     for group in groups.values():
-        a = _with_branches(trace.a, mine, group[0], both.values())
-        b = _with_branches(trace.b, theirs, group[0], both.keys())
+        a = _with_branches(trace.a, mine, group[0], kept.values())
+        b = _with_branches(trace.b, theirs, group[0], kept.keys())
         if a is None or b is None:
             return []
         found.append(Trace(a, b, [trace.cases[n] for n in group], unanswered))
@@ -139,10 +131,10 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
     """Return the conditions of Ifs among `nodes`, by root; {} if unknown in a case."""
     program, found = runner.program, dict[str, _Condition]()
     ifs = {i: program.nodes[i].input[0] for i in nodes if program.nodes[i].op_type == "If"}
-    known = _with_results(runner, ifs.values(), feeds, types)
+    feeds = _with_computed(runner, [*dict.fromkeys(ifs.values())], feeds, types)
     for i, name in ifs.items():
         default = program.constant(name) if name in program.constants else None
-        values = [values.get(name, default) for values in known]
+        values = [known.get(name, default) for known in feeds]
         if any(v is None for v in values):
             return {}
         root, is_so = asked(program, name)
@@ -150,13 +142,10 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
     return found
 
 
-def _with_results(runner: Runner, names: Iterable[str], feeds: Feeds, types: Mapping[str, str]) -> Feeds:
-    """Return the feeds and the results among `names`, by case."""
-    made = [name for name in dict.fromkeys(names) if name in runner.program.maker]
-    if not made:
-        return feeds
-    part = runner.open(runner.program.cone(made, ()), types, made)
-    return [{**fed, **part.run(fed)} for fed in feeds]
+def _with_computed(runner: Runner, names: Sequence[str], feeds: Feeds, types: Mapping[str, str]) -> Feeds:
+    made = [name for name in names if name in runner.program.maker]
+    part = runner.open(runner.program.cone(made, ()), types, made) if made else None
+    return [{**fed, **part.run(fed)} for fed in feeds] if part is not None else feeds
 
 
 def _is_proven(program: Program, condition: _Condition) -> bool:
@@ -195,10 +184,10 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
             graph.node.append(node)
             continue
         body = bodies(node)[branches[i]]
-        made = _made_in(body)
+        made = _made(body)
         if not names.isdisjoint(made):
             return None
-        names.update(made)
+        names |= made
         graph.node.extend(opened(node, branches[i]))
         graph.initializer.extend(body.initializer)
         graph.sparse_initializer.extend(body.sparse_initializer)
@@ -207,10 +196,10 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
     return runner.inside(Program(skeleton, fed=program.given & program.constants.keys()))
 
 
-def _made_in(body: GraphProto) -> list[str]:
-    """Return the results and initializers of a body."""
-    stored = [*(t.name for t in body.initializer), *(t.values.name for t in body.sparse_initializer)]
-    return [*stored, *(o for n in body.node for o in filter(None, n.output))]
+def _made(body: GraphProto) -> set[str]:
+    """Return the names of values that a body makes or holds."""
+    held = {t.name for t in body.initializer} | {t.values.name for t in body.sparse_initializer}
+    return held.union(o for n in body.node for o in n.output if o)
 
 
 # -- branches that always fail ---------------------------------------------------------------------------
@@ -257,11 +246,8 @@ class _Failing:
         if self._is_error(nodes, initializers):
             return True
         ifs = (k for k in range(i, len(nodes)) if nodes[k].op_type == "If" and bodies(nodes[k]))
-        return any(self._fails_in_all(nodes, k, initializers) for k in ifs)
-
-    def _fails_in_all(self, nodes: Sequence[NodeProto], k: int, initializers: Sequence[TensorProto]) -> bool:
-        """Return whether nodes fail in all branches of node `k`. False once too many models were given to inference."""
-        return self._left > 0 and all(self.fails(nodes, k, other, initializers) for other in bodies(nodes[k]))
+        # Once too many models were given to inference, no further If is tried.
+        return any(self._left > 0 and all(self.fails(nodes, k, n, initializers) for n in bodies(nodes[k])) for k in ifs)
 
     def _is_error(self, nodes: Sequence[NodeProto], initializers: Sequence[TensorProto]) -> bool:
         """Return whether inference fails. Nodes with bodies are opaque."""
@@ -284,12 +270,12 @@ class _Failing:
 
 def _has_odd_transpose(graph: GraphProto) -> bool:
     """Return whether a Transpose permutes fewer axes than present: accepted by onnx, rejected by runtimes."""
-    infos = (*graph.input, *graph.value_info, *graph.output)
-    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
-    return any(count and ranks.get(name, count) != count for name, count in _transposed(graph))
-
-
-def _transposed(graph: GraphProto) -> Iterator[tuple[str, int]]:
-    """Yield (operand, number of permuted axes) of each Transpose."""
+    ranks = _ranks(graph)
     turned = (n for n in graph.node if n.op_type == "Transpose" and not n.domain and n.input)
-    return ((n.input[0], len(a.ints)) for n in turned for a in n.attribute if a.name == "perm")
+    perms = ((n.input[0], len(a.ints)) for n in turned for a in n.attribute if a.name == "perm")
+    return any(count and ranks.get(name, count) != count for name, count in perms)
+
+
+def _ranks(graph: GraphProto) -> dict[str, int]:
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}

@@ -7,13 +7,13 @@ not. Bodies that cannot be compared, or give only blank results, are reported.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from onnx import NodeProto
 
 from onnxopt.verification.coverage.bodies import walk_bodies
-from onnxopt.verification.coverage.conditions import asks_alike, held, is_never, is_open, runs
+from onnxopt.verification.coverage.conditions import asks_alike, held, is_never, is_open, running
 from onnxopt.verification.coverage.gaps import Gap, gaps, paired_cuts, unproven_blanks
 from onnxopt.verification.model.nodes import deciding_of, first_of, holds, inside, is_part
 from onnxopt.verification.model.operators import MEASURING
@@ -47,41 +47,35 @@ def _hidden(walk: Walk, scope: str, *, is_wrong: bool) -> Iterator[Gap]:
     hiding = walk.a.hiding
     decided = sorted({*walk.a.deciding}.difference(hiding))  # all parts run, which proves little about a decision
     apart, new = walk.sameness.changed([*hiding, *decided], walk.b.hiding)
-    counterparts = _counterparts(walk)
+    counterparts = _counterparts(walk, hiding)
     known, others = set[int | None](), set(new)
     different = {*apart, *(i for i, j in counterparts.items() if j in others)}
     for i in sorted(different):
         found = _Node(walk, i, scope, is_wrong=is_wrong)
         known |= found.covered
         yield from found.unseen(all_taken=i in decided)
-    yield from _decided_in_one(walk, {i: j for i, j in counterparts.items() if i not in different})
-    yield from _only_in_b(walk.b, [walk.b.nodes[j] for j in new if j not in known])
+    alike = [(walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items() if i not in different]
+    yield from _only_in_b(walk, alike, [walk.b.nodes[j] for j in new if j not in known])
 
 
-def _counterparts(walk: Walk) -> dict[int, int]:
-    """Return {node of A with parts that may not run: node of B with the same operator and a corresponding result}."""
-    made = ((i, walk.b.maker[v]) for i in walk.a.hiding for v in walk.pairs.made_from([*walk.a.nodes[i].output]))
+def _counterparts(walk: Walk, nodes: Iterable[int]) -> dict[int, int]:
+    """Return the nodes of B with the same operator and a corresponding result, by node of A."""
+    made = ((i, walk.b.maker[v]) for i in nodes for v in walk.pairs.made_from([*walk.a.nodes[i].output]))
     return {i: j for i, j in made if walk.a.nodes[i].op_type == walk.b.nodes[j].op_type}
 
 
-def _decided_in_one(walk: Walk, counterparts: Mapping[int, int]) -> Iterator[Gap]:
-    """Yield gaps for nodes of B with parts on which inputs decide, unlike in the counterpart of A."""
-    for x, y in ((walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items()):
-        if _decides_more(walk, x, y):
+def _only_in_b(walk: Walk, alike: Sequence[tuple[NodeProto, NodeProto]], others: Sequence[NodeProto]) -> Iterator[Gap]:
+    """Yield gaps for nodes of B on whose parts inputs decide, unlike in A.
+
+    alike: nodes of A and their counterparts in B; others: nodes of B without counterpart.
+    """
+    for x, y in alike:
+        asked = [pair for pair in zip(deciding_of(x), deciding_of(y)) if all(pair)]
+        if any(asks_alike(walk, *pair) is None for pair in asked) and is_open(walk.b, y) and not is_open(walk.a, x):
             yield Gap(f"only in one of the models inputs decide on the {label_of(y)} that makes `{first_of(y)}`")
-
-
-def _only_in_b(program: Program, nodes: Iterable[NodeProto]) -> Iterator[Gap]:
-    """Yield gaps for nodes of B without counterpart whose parts may not run."""
-    for node in nodes:
-        if is_open(program, node) or node.op_type not in _DECIDED:
-            yield Gap(f"only one of the models has the {label_of(node)} that makes `{first_of(node)}`")
-
-
-def _decides_more(walk: Walk, x: NodeProto, y: NodeProto) -> bool:
-    """Return whether inputs may change which parts of B's node run, and not of A's."""
-    asked = [pair for pair in zip(deciding_of(x), deciding_of(y)) if all(pair)]
-    return any(asks_alike(walk, *pair) is None for pair in asked) and is_open(walk.b, y) and not is_open(walk.a, x)
+    for y in others:
+        if is_open(walk.b, y) or y.op_type not in _DECIDED:
+            yield Gap(f"only one of the models has the {label_of(y)} that makes `{first_of(y)}`")
 
 
 def _is_settled(walk: Walk) -> bool:
@@ -93,7 +87,7 @@ def untaken(walk: Walk) -> dict[str, str]:
     """Return {branch of A that no case takes, in words: its condition}, for computed conditions that may change."""
     a = walk.a
     ifs = [n for n in (a.nodes[i] for i in a.hiding) if n.op_type == "If" and n.input[0] in a.maker]
-    left = [(n, name) for n in ifs for name in bodies(n) if not runs(walk, n, name)]
+    left = [(n, name) for n in ifs for name in bodies(n) if not running(walk, n, name)]
     return {_never_taken(n, name): n.input[0] for n, name in left if is_open(a, n) and not is_never(a, n, name)}
 
 
@@ -144,7 +138,7 @@ class _Node:
     def covered(self) -> set[int | None]:
         """The nodes of B compared with this node: of a decided node, the counterpart only on the same condition."""
         arounds = [w.enclosing for inner in self._inner.values() for w in inner if w.enclosing is not None]
-        is_held = is_open(self._walk.a, self._node) or any(a.is_sure and a.theirs for a in arounds)
+        is_held = is_open(self._walk.a, self._node) or any(a.is_sure and a.names[1] for a in arounds)
         return {self.counterpart if is_held else None}.union(*(around.in_place for around in arounds))
 
     def unseen(self, *, all_taken: bool) -> Iterator[Gap]:
@@ -153,40 +147,34 @@ class _Node:
             function = self._walk.a.skeleton.functions.of(self._node)
             yield from self._closed(function.node if function is not None else ())
         for name in self._bodies:
-            is_run = all_taken or runs(self._walk, self._node, name)
+            is_run = all_taken or bool(running(self._walk, self._node, name))
             is_possible = is_open(self._walk.a, self._node) or (is_run and not is_never(self._walk.a, self._node, name))
             if is_possible and not self._alike.get(name):
                 yield from self._least(name, is_run=is_run)
 
     def _least(self, name: str, *, is_run: bool) -> list[Gap]:
-        """Return the gaps of a body with the counterpart that leaves fewest."""
-        found: list[list[Gap]] = []
-        for walk in self._walks(name):
-            here = [*(self._of_other_turns(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
-            if all(u.silent for u in here):
-                return here
-            found.append(here if self._accuses(name, walk) else [u if u.why else Gap(self._why(name)) for u in here])
-        return min(found, key=lambda here: any(u.faults for u in here))
-
-    def _walks(self, name: str) -> Iterator[Walk | None]:
-        """Yield the walks of a body.
+        """Return the gaps of a body with the counterpart that leaves fewest.
 
         An untaken branch that agrees on the values it would get, or with its condition set as required, is no fault: no
         input may give the values that differ.
         """
-        inner = self._inner.get(name, [])
-        yield inner[0] if inner else None
-        if self.counterpart is not None and depth(self._walk) < _MAX_NESTED_PARTS:
-            yield from filter(_is_settled, inner[1:])
+        found: list[list[Gap]] = []
+        inner, is_deep = self._inner.get(name, []), depth(self._walk) >= _MAX_NESTED_PARTS
+        further = [] if self.counterpart is None or is_deep else [w for w in inner[1:] if _is_settled(w)]
+        for walk in (*inner[:1], *further) or (None,):
+            here = [*(self._of_other_turns(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
+            if all(u.silent for u in here):
+                return here
+            # The only counterpart tried at a depth proves no fault.
+            accuses = self._accuses(name, walk, is_deep=is_deep)
+            found.append(here if accuses else [u if u.why else Gap(self._why(name)) for u in here])
+        return min(found, key=lambda here: any(u.faults for u in here))
 
-    def _accuses(self, name: str, walk: Walk | None) -> bool:
-        """Return whether a difference in a body is a fault.
-
-        Not for impossible numbers, uncertain counterparts, or at a depth where only one counterpart was tried.
-        """
-        around = walk.enclosing if walk is not None else None
-        is_impossible = is_never(self._walk.a, self._node, name) or depth(self._walk) >= _MAX_NESTED_PARTS
-        return around is None or (around.is_sure and not is_impossible)
+    def _accuses(self, name: str, walk: Walk | None, *, is_deep: bool) -> bool:
+        """Return whether a difference is a fault: not of impossible numbers, nor of uncertain counterparts."""
+        if walk is None or walk.enclosing is None:
+            return True
+        return not (is_deep or is_never(self._walk.a, self._node, name) or not walk.enclosing.is_sure)
 
     def _of_other_turns(self, walk: Walk | None) -> Iterator[Gap]:
         """Yield gaps for faults in the first iteration: a later iteration may differ in results."""
@@ -196,15 +184,11 @@ class _Node:
 
     def _not_run(self, name: str, walk: Walk | None) -> Iterator[Gap]:
         if walk is not None and walk.enclosing is not None and walk.faults:
-            if not self._others_fail(name):
+            others = [w for other, inner in self._inner.items() for w in inner if other != name]
+            if not others or not all(w.faults for w in others):
                 yield Gap("", walk.enclosing.scope(self._scope), walk, walk.faults)
         elif walk is None or walk.unsettled or unproven_blanks(walk) or not self._turns_alike(name):
             yield Gap(self._why(name))
-
-    def _others_fail(self, name: str) -> bool:
-        """Return whether all walks of further bodies of the node have faults, and there are any."""
-        others = [w for other, inner in self._inner.items() for w in inner if other != name]
-        return bool(others) and all(w.faults for w in others)
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Gap]:
         if walk is not None and walk.enclosing is not None:
@@ -217,8 +201,7 @@ class _Node:
             return True
         if not all(self._walk.sameness.reads_alike(self._i, self.counterpart, k) for k in (0, 1)):
             return False
-        later = dict(walk_bodies(self._walk, self._i, self.counterpart, _LATER)).get(name)
-        return later is None or _is_settled(later)
+        return all(_is_settled(w) for _, w in walk_bodies(self._walk, self._i, self.counterpart, _LATER))
 
     def _why(self, name: str) -> str:
         if self._node.op_type == "If":
@@ -253,18 +236,18 @@ def _indistinct(walk: Walk) -> Iterator[tuple[str, str]]:
             yield value, other[0]
 
 
-def _runs_whole(walk: Walk, node: NodeProto) -> bool:
-    """Return whether a node has bodies, and the cases run all."""
-    parts = bodies(node)
-    return bool(parts) and all(runs(walk, node, name) for name in parts)
-
-
 def _read_by_one(walk: Walk, value: str, numbers: Mapping[str, int]) -> list[str]:
-    """Return the values with `numbers`, by A's names, that a value is computed from in only one of A and B."""
+    """Return the numbered values that a value is computed from in only one of the models."""
     of = walk.pairs.of
     mine, theirs = _read(walk.a, of[value], walk.fed_of_a), _read(walk.b, value, walk.fed)
     x, y = ({numbers[n]: n for n in names if n in numbers} for names in (mine, (of.get(n, n) for n in theirs)))
     return [(x | y)[n] for n in x.keys() ^ y.keys()]
+
+
+def _runs_whole(walk: Walk, node: NodeProto) -> bool:
+    """Return whether a node has bodies, and the cases run all."""
+    parts = bodies(node)
+    return bool(parts) and all(running(walk, node, name) for name in parts)
 
 
 def _read(program: Program, value: str, fed: set[str]) -> set[str]:

@@ -47,19 +47,6 @@ class Recipe(NamedTuple):
         """Whether all values lie on the same side of every breakpoint."""
         return self.values in ("below", "above")
 
-    @property
-    def _varies(self) -> bool:
-        """Whether sizes differ from the usual ones, if accepted."""
-        return self.other or self.values == "extremes"
-
-    def is_bold(self, plan: Plan) -> bool:
-        """Return whether the first inputs tried may be rejected by the original."""
-        if self.tame:
-            return False
-        ragged = bool(plan.ragged) and (self._varies or bool(self.size))
-        apart = (len(plan.symbols) > 1 or plan.stride > 1) and self._varies
-        return ragged or apart or self.is_daring(plan)
-
     def is_daring(self, plan: Plan) -> bool:
         """Return whether sequences have a second length, or integer initializers are overridden."""
         longer = self.values in ("uniform", "extremes") and any(i.sequence for i in plan.inputs)
@@ -104,10 +91,7 @@ ROWS: Final = Recipe("more of each channel", "another", rows=True)  # for a chan
 OWN: Final = (
     Recipe("case 1"),
     Recipe("case 2", "uniform", other=True),
-    Recipe("wide", "wide"),
-    Recipe("edges", "edges"),
-    Recipe("below", "below"),
-    Recipe("above", "above"),
+    *(RECIPES[name] for name in ("wide", "edges", "below", "above")),
     Recipe("other values for overridable initializers", override=True),
     *FLAGS,
     SINGLE,
@@ -223,18 +207,13 @@ def sizes(
     tried: list[dict[str, int]] = []
     most = _FIRST if base is None else _room(plan, base)
     alone = dict.fromkeys(plan.batch, 1) if is_heavy and recipe == OWN[1] else {}
-    for way in _ways(plan, recipe, base):
-        choice = type(way)(way | alone)
-        if choice not in tried and (not choice or plan.elements(choice) <= most):
-            tried.append(choice)
-            yield choice
-
-
-def _ways(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
-    """Yield sizes, each with many rows first if few may hide a difference."""
+    # Few rows may hide a difference.
     rows = _rows(plan, recipe) if base is not None and not recipe.tame else {}
     for known in _sizes(plan, recipe, base):
-        yield from [Trial(known | rows), known] if rows else [known]
+        for choice in (*([Trial(known | rows | alone)] if rows else ()), type(known)(known | alone)):
+            if choice not in tried and (not choice or plan.elements(choice) <= most):
+                tried.append(choice)
+                yield choice
 
 
 def _room(plan: Plan, base: dict[str, int]) -> int:
@@ -295,15 +274,10 @@ def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int)
         yield base | dict.fromkeys(involved, limit)
     if _is_light(plan, limit):
         yield dict.fromkeys(plan.symbols, limit)
-    yield from _among_others(plan, limit)
+    if not plan.windows or plan.bytes * limit**2 <= _WORK:  # images of the limit in both dims
+        yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
     if base is not None and plan.batch:
         yield base | dict.fromkeys(plan.batch, limit)
-
-
-def _among_others(plan: Plan, limit: int) -> Iterator[dict[str, int]]:
-    """Yield sizes with the limit in any dim, unless images of the limit in both dims are too much work."""
-    if not plan.windows or plan.bytes * limit**2 <= _WORK:
-        yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
 
 
 def _others(plan: Plan, recipe: Recipe, base: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -321,8 +295,8 @@ def _later(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
     """Return the choices after the accepted sizes that differ in all dims except batches and required sizes."""
     later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # earlier choices failed
     most = _LARGER * max(base.values(), default=1)  # far larger inputs take long to fail
-    fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in plan.free))
-    return (c for c in fitting if c != base)
+    fitting = (c for c in later if c != base and max(c.values(), default=1) <= most)
+    return (c for c in fitting if all(c[s] != base[s] for s in plan.free))
 
 
 def _usual(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:

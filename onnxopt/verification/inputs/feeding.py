@@ -58,10 +58,6 @@ def _in_place(path: Path, model: ModelProto, plan: Plan) -> list[tuple[str, Read
     if not path.is_dir():
         what = "is neither a folder nor an .npz file" if path.exists() else "no such file or folder"
         raise UsageError(f"--inputs {path}: {what}", _FORMS)
-    return _in_folder(path, model, plan)
-
-
-def _in_folder(path: Path, model: ModelProto, plan: Plan) -> list[tuple[str, Read]]:
     name = path.resolve().name
     if any(path.glob("input_*.pb")) or any(path.glob("output_*.pb")):
         return [(name, partial(_onnx, path, model, plan))]
@@ -125,25 +121,21 @@ def _from_npz(file: Path, plan: Plan) -> Data:
 
 def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
     """Return `value` if suitable for input `name`. Raises UsageError with a description of the input."""
-    _require_known(name, plan, file)
-    spec = plan.input(name)
-    if spec is None or spec.why or value is None:
-        return value
-    if spec.sequence != isinstance(value, list):
-        hint = "a sequence is in an input_0.pb, anything else in an .npy file too"
-        raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}", hint)
-    if spec.sequence:
-        for element in value:
-            _check(spec, element, file)
-        return value
-    _check(spec, value, file)
-    return value.astype(object) if spec.kind == "string" else value
-
-
-def _require_known(name: str, plan: Plan, file: Path) -> None:
     if name not in plan.names:
         known = f"the inputs are {', '.join(plan.names)}" if plan.names else "it has none"
         raise UsageError(f"{file}: the model has no input `{name}`", known)
+    spec = next((i for i in plan.inputs if i.name == name), None)
+    return value if spec is None or spec.why or value is None else _as_given(spec, value, file)
+
+
+def _as_given(spec: InputSpec, value: Any, file: Path) -> Any:
+    """Return the value as fed to an input. Raises UsageError for an unsuitable one."""
+    if spec.sequence != isinstance(value, list):
+        hint = "a sequence is in an input_0.pb, anything else in an .npy file too"
+        raise UsageError(f"{file}: input `{spec.name}` is {'a sequence' if spec.sequence else 'no sequence'}", hint)
+    for element in value if spec.sequence else [value]:
+        _check(spec, element, file)
+    return value.astype(object) if spec.kind == "string" and not spec.sequence else value
 
 
 def _check(spec: InputSpec, value: Any, file: Path) -> None:
@@ -154,10 +146,6 @@ def _check(spec: InputSpec, value: Any, file: Path) -> None:
     if spec.int32 and (beyond := value[np.clip(value, *BY_NAME["int32"].integers) != value]).size:
         hint = "the result takes int32: give numbers of 32 bits, or let inputs and outputs keep their types"
         raise UsageError(f"{file}: input `{spec.name}` holds {beyond[0]}, which needs 64 bits", hint)
-    _check_shape(spec, value, file)
-
-
-def _check_shape(spec: InputSpec, value: Any, file: Path) -> None:
     unknown = f"{spec.name}[0]", f"{spec.name}[1]"  # of unknown rank
     sizes = [size if isinstance(d, str) else d for d, size in zip(spec.shape, value.shape)]
     if (len(spec.shape), [*value.shape]) != (value.ndim, sizes) and spec.shape != unknown:
@@ -301,7 +289,7 @@ def feed(
     maker = InputMaker(plan, data.inputs, seed)
     bound = plan.bound(data.inputs)
     ways = (True, False) if recipe.is_daring(plan) else (False,)
-    for choice, dims, some in _distinct(_in_order(choices, _modes(plan, recipe), plan, recipe), bound):
+    for choice, dims, some in _in_order(choices, bound, plan, recipe):
         size = maker.bytes(dims)
         if size > search.most:
             large = min(large or size, size)
@@ -324,58 +312,41 @@ def feed(
             search.spend(began)
             if refuses:
                 break
-    raise Refused(f"{label} {_obstacle(why, large, search.most)}")
+    raise Refused(f"{label} {_refusal(why, large, search)}")
 
 
-def _obstacle(why: str, large: int, most: int) -> str:
-    if why:
-        return f"does not take it: {why}"
-    return (
-        f"asks for inputs of {_gib(large)}, and {_gib(most)} are made (--verify-memory)"
-        if large
-        else "has no size for it"
-    )
-
-
-def _distinct(
-    choices: Iterable[tuple[dict[str, int], Sequence[str]]], bound: dict[str, int]
-) -> Iterator[tuple[dict[str, int], dict[str, int], Sequence[str]]]:
-    """Yield (choice, its sizes with those of given inputs, modes), each sizes and modes once."""
-    tried: list[tuple[dict[str, int], Sequence[str]]] = []
-    for choice, some in choices:
-        dims = choice | bound
-        if (dims, some) not in tried:
-            tried.append((dims, some))
-            yield choice, dims, some
+def _refusal(why: str, large: int, search: Search) -> str:
+    """Return, in words, why no inputs are accepted. `large`: least bytes of a rejected size."""
+    if why or not large:
+        return f"does not take it: {why}" if why else "has no size for it"
+    asked, made = (f"{size / (1 << 30):.1f} GiB" for size in (large, search.most))
+    return f"asks for inputs of {asked}, and {made} are made (--verify-memory)"
 
 
 def _modes(plan: Plan, recipe: Recipe) -> tuple[str, ...]:
     """Return the modes of values to try, in order."""
-    modes = WIDE if recipe.wide else _integer_modes(plan)
-    if recipe.amplified(plan):
-        modes = (*WIDE, *modes)
-    return (*modes, KNOWN) if any(i.kind == "string" and i.use.words for i in plan.inputs) else modes
-
-
-def _integer_modes(plan: Plan) -> tuple[str, ...]:
-    modes = MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
-    return (*modes, *AXES) if any(map(says_lengths, plan.inputs)) else modes
+    integers = MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
+    usual = (*integers, *AXES) if any(map(says_lengths, plan.inputs)) else integers
+    wide = WIDE if recipe.wide or recipe.amplified(plan) else ()
+    known = (KNOWN,) if any(i.kind == "string" and i.use.words for i in plan.inputs) else ()
+    return (*wide, *(() if recipe.wide else usual), *known)
 
 
 def _in_order(
-    choices: Iterable[dict[str, int]], modes: Sequence[str], plan: Plan, recipe: Recipe
-) -> Iterator[tuple[dict[str, int], Sequence[str]]]:
-    """Yield (sizes, modes of integers) to try.
+    choices: Iterable[dict[str, int]], bound: dict[str, int], plan: Plan, recipe: Recipe
+) -> Iterator[tuple[dict[str, int], dict[str, int], Sequence[str]]]:
+    """Yield (choice, its sizes with those of given inputs, modes of integers) to try, each sizes and modes once.
 
     If an integer decides which part of the model runs, all sizes are tried with its comparands first: further integers
     may select a part that accepts anything, or does nothing.
     """
+    modes = _modes(plan, recipe)
     decide = any(i.compared and {*i.shape} <= {1} for i in plan.inputs)
     is_first = decide and recipe.drawn and modes[: len(MODES)] == MODES
     parts = (modes[:1], modes[1:]) if is_first else (modes,)
     for some, each in zip(parts, itertools.tee(choices, len(parts))):
-        yield from ((choice, some) for choice in each)
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB"
+        tried: list[dict[str, int]] = []
+        for choice in each:
+            if (dims := choice | bound) not in tried:
+                tried.append(dims)
+                yield choice, dims, some

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -55,11 +55,16 @@ class InputSpec:
     @property
     def asks(self) -> bool:
         """Whether wide values prove more than small values."""
-        if not self.use.asks or self._is_settled:
+        if not self.use.asks or self.is_mask or self.kind in ("bool", "") or self._is_met:
             return False
         if self.kind in _WIDE_INTEGERS or self.use.words or self.use.whole:
             return True
         return any(e != 0 or self.use.exact for e in self.use.edges)  # any floats lie on both sides of zero
+
+    @property
+    def _is_met(self) -> bool:
+        """Whether all breakpoints are comparands of a token id, which gets these in any case."""
+        return self._is_token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
 
     @property
     def asks_edges(self) -> bool:
@@ -70,11 +75,6 @@ class InputSpec:
     def is_levelled(self) -> bool:
         """Whether all floats may lie on the same side of a levelling breakpoint."""
         return self.kind in _FLOAT_NAMES and self.use.levelled and not self.is_mask
-
-    @property
-    def _is_settled(self) -> bool:
-        """Whether small values are all that the input has to take."""
-        return self.is_mask or self.kind in ("bool", "") or self._is_met
 
     @property
     def _is_size(self) -> bool:
@@ -88,15 +88,14 @@ class InputSpec:
         is_met = self.kind in _FLOAT_NAMES or self._takes_others or self._is_size
         if UNKNOWN in (self.use.role, other.role) or not is_met:
             return self
-        new = self._other_edges(other)
+        edges = *self.use.edges, *self._new_edges(other)
         levelled, exact = self.use.levelled | other.levelled, self.use.exact | other.exact
-        if not new and (self._is_size or (levelled, exact) == (self.use.levelled, self.use.exact)):
-            return self
-        return replace(self, use=replace(self.use, edges=(*self.use.edges, *new), levelled=levelled, exact=exact))
+        use = self.use if self._is_size else replace(self.use, levelled=levelled, exact=exact)
+        return replace(self, use=replace(use, edges=edges))
 
-    def _other_edges(self, other: Use) -> list[float]:
+    def _new_edges(self, other: Use) -> list[float]:
         new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
-        return [e for e in new if 0 < e <= LARGE_SIZE] if self._is_size else new
+        return [e for e in new if not self._is_size or 0 < e <= LARGE_SIZE]
 
     @property
     def _takes_others(self) -> bool:
@@ -107,11 +106,6 @@ class InputSpec:
     def _is_token(self) -> bool:
         """Whether the input indexes an axis of known size."""
         return self.use.role == INDEX and self.bound is not None
-
-    @property
-    def _is_met(self) -> bool:
-        """Whether the input is a token id with every breakpoint fed in any case."""
-        return self._is_token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
 
     @property
     def is_mask(self) -> bool:
@@ -229,22 +223,18 @@ class Plan:
 
         followed: uses of the second model's inputs, if known; rows: by input, indices of differing table rows.
         """
-        followed = followed or Uses(other.graph, other.functions)
-        inputs = [i.meeting(followed.found[i.name]) if i.name in followed.found else i for i in self.inputs]
+        found = (followed or Uses(other.graph, other.functions)).found
+        inputs = [i.meeting(found[i.name]) if i.name in found else i for i in self.inputs]
         for k, i in enumerate(inputs):
-            theirs = followed.found[i.name].decisive if i._takes_others else ()
-            more = (*theirs, *(rows or {}).get(i.name, ()))
-            inputs[k] = replace(i, compared=tuple(dict.fromkeys((*i.compared, *more))))
+            theirs = found[i.name].decisive if i._takes_others else ()
+            compared = dict.fromkeys((*i.compared, *theirs, *(rows or {}).get(i.name, ())))
+            inputs[k] = replace(i, compared=tuple(compared))
         cuts = self.cuts or not CUTTING.isdisjoint(operator_names(other.graph.node))
         return replace(self, inputs=inputs, cuts=cuts)
 
     def gives_all(self, given: Collection[str]) -> bool:
         """Return whether values are given for all inputs."""
         return bool(self.inputs) and not self.left(given)
-
-    def input(self, name: str) -> InputSpec | None:
-        """Return the input of a name, else None."""
-        return next((i for i in self.inputs if i.name == name), None)
 
     def left(self, given: Collection[str]) -> list[InputSpec]:
         """Return the inputs without given values."""
@@ -275,7 +265,8 @@ class Plan:
 
     def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
         """Yield sizes of given inputs at the same position, then further sizes, and sums of two."""
-        yield (like := self._like(shapes))
+        like = self._likened(shapes)
+        yield like
         sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
         sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
         free = [s for s in like if s not in self.batches and not self.is_batch(s)]
@@ -283,7 +274,8 @@ class Plan:
         for changed in (composite, free) if 0 < len(composite) < len(free) else (free,):
             yield from (like | dict.fromkeys(changed, size) for size in sizes)
 
-    def _like(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    def _likened(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """Return the size of each dynamic dim as of given inputs at the same position."""
         like: dict[str, int] = {}
         for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
             if isinstance(symbol, str):
@@ -298,27 +290,19 @@ class Plan:
 
     def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Yield sizes of the dynamic dims, likely ones first; a single empty choice for a static model."""
-        demanded = {s: self.demanded[s] for s in self.symbols if s in self.demanded}
-        free = self.free if self.least else ()
-        choices = (choice | demanded for choice in self._choices(sizes))
-        return (choice for choice in choices if all(choice[s] >= self.least for s in free))
-
-    def _choices(self, sizes: Sequence[int]) -> Iterator[dict[str, int]]:
         symbols = self.symbols
-        if not symbols:
-            yield {}
-        elif sizes:
-            yield from self._of_sizes(sizes, (3,), [], [])
-        else:
-            yield from self.likely
-            yield from self._usual(symbols)
-
-    def _own_windows(self, symbols: Sequence[str]) -> list[dict[str, int]]:
-        return [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
+        demanded = {s: self.demanded[s] for s in symbols if s in self.demanded}
+        free = self.free if self.least else ()
+        choices: Iterable[dict[str, int]] = [{}]
+        if symbols:
+            usual = itertools.chain(self.likely, self._usual(symbols))
+            choices = self._of_sizes(sizes, (3,), [], []) if sizes else usual
+        every = (choice | demanded for choice in choices)
+        return (choice for choice in every if all(choice[s] >= self.least for s in free))
 
     def _usual(self, symbols: Sequence[str]) -> Iterator[dict[str, int]]:
         """Yield sizes that suit windows and traced sizes, and all further sizes of the same kind."""
-        windows = self._own_windows(symbols)
+        windows = [own for w in self.windows if (own := {s: n for s, n in w.items() if s in symbols})]
         yield from (dict.fromkeys(symbols, 2 + i) | window for i, window in enumerate(windows))
         left = {s: n for s, n in self.traced.items() if s in symbols}
         traced = [dict.fromkeys(symbols, 3) | left] if left else []
@@ -367,18 +351,11 @@ class Plan:
 
     def _lone(self, symbols: Sequence[str]) -> list[str]:
         """Return symbols of a single integer input that indexes nothing, like a mask, beside a past of floats."""
-        if not self._has_past:
+        whose = {s: [i for i in self.inputs if s in i.shape] for s in symbols if not self.is_batch(s)}
+        if len(whose) < 2 or not any(i.kind in _FLOAT_NAMES and len(i.shape) > 2 for i in self.inputs):
             return []
-        whose = {s: self._having(s) for s in symbols if not self.is_batch(s)}
-        alone = {s: found[0] for s, found in whose.items() if len(found) == 1 and len(whose) > 1}
-        return [s for s, i in alone.items() if i.bound is None and i.kind in (*_WIDE_INTEGERS, "bool")]
-
-    @property
-    def _has_past(self) -> bool:
-        return any(i.kind in _FLOAT_NAMES and len(i.shape) > 2 for i in self.inputs)
-
-    def _having(self, symbol: str) -> list[InputSpec]:
-        return [i for i in self.inputs if symbol in i.shape]
+        alone = ((s, found[0]) for s, found in whose.items() if len(found) == 1)
+        return [s for s, i in alone if i.bound is None and i.kind in (*_WIDE_INTEGERS, "bool")]
 
 
 def _size_at(k: int, rank: int, shapes: Sequence[tuple[int, ...]]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, missing
 from onnxopt.verification.inputs.feeding import Data, Read, read_array
 from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
-from onnxopt.verification.inputs.sizes import Sizes, sums
+from onnxopt.verification.inputs.sizes import Side, Sizes, sums
 from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
 from onnxopt.verification.model.decisions import MAY_DECIDE, Changing, Deciding, is_random_model
@@ -32,19 +32,15 @@ from onnxopt.worker import spare
 # -- memory and work --------------------------------------------------------------------------------------
 
 _ROOM: Final = 1 << 28  # bytes of memory for inference
+_PRODUCTS: Final = having("product")
 
 
 def least(path: str, feeds: dict[str, Any]) -> int:
     """Return a lower bound of the bytes of values alive at once in the main graph; 0 if unknown."""
     graph = _inferred(path, feeds)
-    sizes = _known_bytes(graph)
+    sizes = _sizes_of(graph)
     last = {name: i for i, node in enumerate(graph.node) for name in node.input}
     last |= {o.name: len(graph.node) for o in graph.output}
-    return _most_alive(graph, sizes, last)
-
-
-def _most_alive(graph: GraphProto, sizes: Mapping[str, int], last: Mapping[str, int]) -> int:
-    """Return the most bytes of values alive at once. last: {value: its last reader}."""
     live = most = 0
     for i, node in enumerate(graph.node):
         live += sum(sizes[name] for name in node.output)
@@ -53,8 +49,8 @@ def _most_alive(graph: GraphProto, sizes: Mapping[str, int], last: Mapping[str, 
     return most
 
 
-def _known_bytes(graph: GraphProto) -> Counter[str]:
-    """Return {value computed in the main graph: its bytes}, if its shape is known."""
+def _sizes_of(graph: GraphProto) -> Counter[str]:
+    """Return the bytes of values computed in the main graph, if the shape is known."""
     sizes: Counter[str] = Counter()
     for info in (*graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -72,18 +68,16 @@ def products(path: str, feeds: dict[str, Any]) -> int:
     infos = (*graph.input, *graph.value_info, *graph.output)
     shapes = {i.name: [dim.dim_value for dim in i.type.tensor_type.shape.dim] for i in infos}
     shapes |= {t.name: list(t.dims) for t in graph.initializer}
-    return sum(_products_of(node, shapes) for node in graph.node if node.op_type in _PRODUCTS and not node.domain)
+    nodes = (n for n in graph.node if n.op_type in _PRODUCTS and not n.domain)
+    return sum(_multiplications(n, *(shapes.get(name, []) for name in (*n.input[:2], n.output[0]))) for n in nodes)
 
 
-def _products_of(node: NodeProto, shapes: dict[str, list[int]]) -> int:
-    operand, weight, result = (shapes.get(name, []) for name in (*node.input[:2], node.output[0]))
+def _multiplications(node: NodeProto, operand: list[int], weight: list[int], result: list[int]) -> int:
     if node.op_type == "ConvTranspose":
         return math.prod(operand) * math.prod(weight[1:]) if operand else 0
-    terms = math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1] if operand else 0
-    return math.prod(result) * terms if result and weight else 0
-
-
-_PRODUCTS: Final = having("product")
+    if not (result and weight and operand):
+        return 0
+    return math.prod(result) * (math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1])
 
 
 def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
@@ -108,51 +102,52 @@ def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
 _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 
 
-def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None, uses: Uses | None = None) -> Plan:
-    """Return the plan of the original. array: reads initializers with data outside `proto`; uses: if known."""
-    uses = uses or Uses(proto.graph, proto.functions)
-    graph = uses.graph
-    ops = operators_of(graph, proto.functions)
-    plan = Plan(names=[i.name for i in graph.input])
-    _add_inputs(plan, proto, uses, array)
+def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None, side: Side | None = None) -> Plan:
+    """Return the plan of the original. array: reads initializers with data outside `proto`.
+
+    side: of the original, for its uses of inputs; it gets the sizes found.
+    """
+    uses = side.uses if side is not None else Uses(proto.graph, proto.functions)
+    graph, functions, given = uses.graph, proto.functions, overridable(proto)
+    ops = operators_of(graph, functions)
+    plan = Plan([_spec(i.name, i.type, uses.found) for i in required(graph)], [i.name for i in graph.input])
+    listed = (t for t in graph.initializer if t.name in given and t.data_location == t.DEFAULT)
+    plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed}
     plan.random = is_random_model(proto)
     plan.stateful = any(int_of(n, "training_mode") for n in graph.node if n.op_type == "BatchNormalization")
-    _add_operators(plan, graph, proto.functions, ops)
+    _add_operators(plan, graph, functions, ops)
     if plan.symbols:
-        _add_sizes(plan, graph, proto.functions, windows=not WINDOWS.isdisjoint(ops))
+        found = Sizes(graph, functions, {i.name: i.shape for i in plan.inputs})
+        _add_sizes(plan, graph, found, windows=not WINDOWS.isdisjoint(ops))
+        if side is not None and not _is_guessed(plan, graph):
+            side.sizes = found
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
-    if not ops.isdisjoint(("If", "Loop")):
-        plan.hides = Changing(graph, proto.functions).hides
     return plan
 
 
-def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[TensorProto], Any] | None) -> None:
-    graph = uses.graph
-    plan.inputs = [_spec(i.name, i.type, uses.found) for i in required(graph)]
-    given, initializers = overridable(proto), {t.name: t for t in graph.initializer}
-    listed = (initializers[i.name] for i in graph.input if i.name in initializers and i.name in given)
-    plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
+def _is_guessed(plan: Plan, graph: GraphProto) -> bool:
+    """Return whether shapes of inputs are guessed, for the choice of sizes alone."""
+    return any(tensor_type(i.type)[1] != s.shape for i, s in zip(required(graph), plan.inputs))
 
 
-def _add_operators(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], ops: frozenset[str]) -> None:
+def _add_operators(plan: Plan, graph: GraphProto, functions: Iterable[FunctionProto], ops: frozenset[str]) -> None:
     """Set the properties that follow from operators which decide, mute or cut off values."""
-    if not ops.isdisjoint(MAY_DECIDE):
-        plan.decides = Deciding(graph, functions).found
+    plan.decides = not ops.isdisjoint(MAY_DECIDE) and Deciding(graph, functions).found
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
+    plan.hides = not ops.isdisjoint(("If", "Loop")) and Changing(graph, functions).hides
 
 
-def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
-    found = Sizes(graph, {i.name: i.shape for i in plan.inputs}, functions)
+def _add_sizes(plan: Plan, graph: GraphProto, found: Sizes, *, windows: bool) -> None:
     plan.addends, plan.demanded, plan.traced = sums(graph), found.required, found.traced
     plan.baked, plan.stride = found.baked, found.stride
     if windows:
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
         shapes = {i.name: i.shape for i in plan.inputs if not i.why}
-        *plan.windows, plan.ragged = windowed(graph, shapes, named, functions)
+        *plan.windows, plan.ragged = windowed(found.paths, shapes, named)
 
 
 def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
@@ -190,22 +185,22 @@ def own_cases(
     options: VerifyOptions,
     *,
     override: bool = True,
-    stepwise: bool = False,
-    uses: Uses | None = None,
+    is_long: bool = False,
+    side: Side | None = None,
 ) -> tuple[Plan, list[tuple[Recipe, Read]]]:
     """Return the plan of the original, and the optimizer's own cases with readers of their data.
 
-    Arguments: see `Verifier.describe`; stepwise: see `Job`; uses: of the original's inputs, if known. Raises
+    Arguments: see `Verifier.describe`; is_long: there is no third run; side: see `make_plan`. Raises
     UsageError for unknown inputs and dims.
     """
-    plan = make_plan(original, array, uses)
+    plan = make_plan(original, array, side)
     if options.int32:
         plan.hold_int32()
     if not override:
         plan.overridable = {}
     given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
     fix_dims(plan, options.dims)
-    is_long = stepwise or 2 * plan.bytes > options.memory  # each run reads all weights
+    is_long |= 2 * plan.bytes > options.memory  # each run reads all weights
     recipes = (r for r in OWN if not missing(r, plan, given) and not (r.single and is_long))
     return plan, [(r, partial(Data, given)) for r in recipes]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import re
 from collections import Counter
@@ -16,8 +17,9 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.uses import Uses
+from onnxopt.verification.inputs.windows import Path, joined, paths_after
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import int_of, numbers, operators_of
+from onnxopt.verification.model.nodes import MAX_SIZES
 from onnxopt.verification.model.operators import (
     AFFINE,
     DATA,
@@ -29,7 +31,7 @@ from onnxopt.verification.model.operators import (
     having,
     operator,
 )
-from onnxopt.verification.model.shapes import MAX_SIZES, UNKNOWN, Call, Known, Shape, Shapes, integers_of, shapes_of
+from onnxopt.verification.model.shapes import NOTHING, UNKNOWN, Call, Known, Shape, Shapes, Sized
 from onnxopt.verification.model.skeleton import Skeleton
 
 # -- sizes required by a model ----------------------------------------------------------------------------
@@ -54,24 +56,32 @@ def sums(graph: GraphProto) -> frozenset[str]:
 
 
 class Sizes(Shapes):
-    """Forward analysis of shapes that collects the sizes that a model requires, and those that tracing left.
+    """Forward analysis of shapes that collects the sizes that a model requires, limits, and windows.
 
-    given: shapes of inputs.
+    given: shapes of inputs, if they have further names for dims.
     """
 
     def __init__(
-        self, graph: GraphProto, given: Mapping[str, Sequence[int | str]], functions: Iterable[FunctionProto] = ()
+        self,
+        graph: GraphProto,
+        functions: Iterable[FunctionProto] = (),
+        given: Mapping[str, Sequence[int | str]] | None = None,
     ) -> None:
-        super().__init__(functions)
         # By symbol: required by weights (channels of a Conv, rows of a matrix) and Reshape targets.
         self.required: dict[str, int] = {}
         self._traced: dict[str, int] = {}
         self._targets: Counter[int] = Counter()
         self._steps: set[int] = set()
         self._taken: dict[str, set[int]] = {}  # {value: positions taken by Gathers}
-        self.facts.update((name, Known(tuple(shape))) for name, shape in given.items())
-        self.given = given.keys()
-        self.walk(graph)
+        # (largest size before a change of behaviour, input dims involved): number of places.
+        self.limits: Counter[tuple[int, frozenset[str]]] = Counter()
+        self.positions: list[tuple[TensorProto, int]] = []  # (constant sliced or indexed by computed numbers, axis)
+        self._inputs = {i.name for i in graph.input}
+        starts = {name: Known(tuple(shape), paths=frozenset((Path(name),))) for name, shape in (given or {}).items()}
+        super().__init__(graph, functions, None if given is None else starts)
+        # From the inputs to the outputs.
+        self.paths = joined(path for o in graph.output for path in (self.of(o.name) or NOTHING).paths)
+        self.facts.clear()  # a side keeps its sizes while pieces are compared
 
     @property
     def traced(self) -> dict[str, int]:
@@ -95,6 +105,18 @@ class Sizes(Shapes):
         found = math.lcm(*(self._steps - {0}))
         return found if found <= _LONGEST_STEP else 1
 
+    def either(self, a: Known | None, b: Known | None) -> Known:
+        return self.join(a or NOTHING, b or NOTHING)
+
+    def join(self, a: Known, b: Known) -> Known:
+        found = super().join(a, b) or NOTHING
+        return found._replace(sized=_joined([a.sized, b.sized]), paths=joined(a.paths | b.paths))
+
+    def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[Known | None]) -> Sequence[Known | None]:
+        """Return the facts of a body's inputs, without shapes: a carried value may change shape between iterations."""
+        found = Forward.entering(self, node, body, reads)
+        return [k._replace(shape=None, elements=None) if k is not None else None for k in found]
+
     def _bodies(
         self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[Known | None]
     ) -> Sequence[Known | None]:
@@ -104,22 +126,28 @@ class Sizes(Shapes):
         self.required = asked
         return found
 
-    def see(self, call: Call) -> None:
+    def made(self, call: Call) -> Known:
+        paths, found = paths_after(call, self.numbers), super().made(call)
+        if call.node.domain not in STANDARD or not call.node.input:
+            return Known(paths=paths)
+        self._see(call)
+        return found._replace(sized=self._see_limits(call, found.elements), paths=paths)
+
+    # -- required sizes -----------------------------------------------------------------------------------
+
+    def _see(self, call: Call) -> None:
         node = call.node
         if node.op_type in WEIGHTS:
             self._ask(call)
         elif node.op_type == "Slice":
             self._steps.update(map(abs, call.integers(4, "steps") or ()))
         elif node.op_type == "Gather":
-            self._taken.setdefault(node.input[0], set()).update(self._numbers(node.input[1]))
+            self._taken.setdefault(node.input[0], set()).update(self.integers(node.input[1]))
         elif node.op_type == "Concat":  # perhaps of a target
             for name in node.input:
-                self._targets.update(self._numbers(name))
+                self._targets.update(self.integers(name))
         elif node.op_type in _TARGETS and len(node.input) > 1:
             self._see_target(call)
-
-    def _numbers(self, name: str) -> Sequence[int]:
-        return self.integers(name) or ()
 
     def _see_target(self, call: Call) -> None:
         """Record the sizes in the target of a Reshape or Expand."""
@@ -149,6 +177,70 @@ class Sizes(Shapes):
             groups = call.number("group") or 1 if theirs == 1 else 1
             self.required.setdefault(symbol, size * groups)
 
+    # -- limits -------------------------------------------------------------------------------------------
+
+    def _see_limits(self, call: Call, elements: Shape | None) -> Sized | None:
+        """Record the limits of a node. Returns the numbers computed from sizes. `elements`: of the result."""
+        node, kind, row = call.node, call.node.op_type, operator(call.node.op_type)
+        every = (k.sized for i, k in enumerate(call.known) if kind == "Range" or row.role(i) == DATA)
+        known = _joined(every)
+        for number, dims in self._compared(node, known) if known else self._cuts(call):
+            # No size reaches a limit of fixed dims.
+            if dims and _ALWAYS_TRIED < number <= _MAX_LIMIT:
+                self.limits[number, dims] += 1
+        if kind in ("Gather", "Slice"):
+            self._read_table(call)
+        if kind in MEASURING:
+            return Sized(0, _symbols(_dims(call.shapes[0]) if elements is None else elements))
+        if known is None or (elements is None and kind not in _SIZED):
+            return None
+        return Sized(max(known.below, int(kind == "Range")), known.dims if elements is None else _symbols(elements))
+
+    def _compared(self, node: NodeProto, known: Sized) -> Iterator[tuple[int, frozenset[str]]]:
+        """Yield (limit, dims involved) of numbers that a computed number is compared with."""
+        for k, name in enumerate(node.input if node.op_type in _LIMITING else ()):
+            beyond = known.below - _is_beyond(node.op_type, k)
+            yield from ((n + beyond, known.dims) for n in self._integers(name))
+
+    def _cuts(self, call: Call) -> Iterator[tuple[int, frozenset[str]]]:
+        """Yield (limit, dims involved) of the constant ends of a Slice, and of the diagonal of a Trilu."""
+        kind, names = call.node.op_type, call.node.input
+        if kind not in ("Slice", "Trilu") or names[0] in self.constants:
+            return
+        shape = _dims(call.shapes[0])
+        if kind == "Trilu":  # a diagonal begins in its corner
+            yield from ((n + 1, _symbols(shape[-2:])) for name in names[1:] for n in self._integers(name))
+            return
+        yield from self._ends(call, shape)
+
+    def _ends(self, call: Call, shape: Shape) -> Iterator[tuple[int, frozenset[str]]]:
+        axes = call.integers(3, "axes") or ([] if call.is_given(3, "axes") else range(len(shape)))
+        for name in call.node.input[1:3]:
+            for end, axis in itertools.zip_longest(self.integers(name), axes):
+                if end is not None:
+                    yield abs(end), _symbols([UNKNOWN if axis is None else _at(shape, axis)])
+
+    def _integers(self, name: str) -> Iterator[int]:
+        return (abs(int(n)) for n in self.numbers(name) if abs(n) <= _MAX_LIMIT and n == n // 1)
+
+    def _read_table(self, call: Call) -> None:
+        names = call.node.input
+        table = self.constants.get(names[0])
+        if table is not None and not all(n in self.constants or n in self._inputs for n in names if n):
+            axes = self.integers(names[3]) if len(names) > 3 else [call.number("axis") or 0]
+            self.positions.append((table, next(iter(axes), 0)))
+
+
+def _dims(shape: Shape | None) -> Shape:
+    """Return a shape, with a single unknown dim for an unknown rank."""
+    return (UNKNOWN,) if shape is None else shape
+
+
+def _joined(sized: Iterable[Sized | None]) -> Sized | None:
+    """Return numbers computed from any of the sizes; None without any."""
+    found = [s for s in sized if s is not None]
+    return Sized(max(s.below for s in found), _NO_DIMS.union(*(s.dims for s in found))) if found else None
+
 
 def _at(shape: Shape, axis: int) -> int | str:
     """Return the size of an axis; unknown beyond the rank."""
@@ -169,7 +261,6 @@ _USUAL: Final = 4  # up to this size, a limit may count channels: used only with
 _MAX_LIMIT: Final = 512
 _SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
 _LIMITING: Final = MUTUAL | {"Clip"}
-_CUTTING: Final = frozenset(("Slice", "Trilu", "Gather"))
 _WORK: Final = 1 << 36  # bytes of weights read, once per use
 _PRODUCTS: Final = 1 << 35  # multiplications in a run, a few seconds
 _MAX_TABLE_BYTES: Final = 1 << 28  # bytes of a table compared
@@ -189,9 +280,9 @@ class Side:
         return Uses(self.skeleton.proto.graph, self.skeleton.proto.functions)
 
     @functools.cached_property
-    def limits(self) -> Limits:
+    def sizes(self) -> Sizes:
         """The limits of sizes."""
-        return Limits(self.uses.graph, self.skeleton.proto.functions)
+        return Sizes(self.uses.graph, self.skeleton.proto.functions)
 
 
 class Run(NamedTuple):
@@ -208,7 +299,7 @@ def of_both(plan: Plan, a: Side, b: Side, work: int = _WORK, known: Run | None =
     """
     both = plan.beside(b.skeleton.proto, b.uses, other_rows(a, b))
     if plan.symbols:  # only free sizes can reach a limit
-        both.other_sizes = other_sizes(a.limits, b.limits, other_size(a, b))
+        both.other_sizes = other_sizes(a.sizes, b.sizes, other_size(a, b))
         both.limits = affordable(both.other_sizes, plan, work, known)
     return both
 
@@ -231,98 +322,6 @@ def _brief(sizes: Sequence[int], plan: Plan, known: Run) -> list[int]:
     return [n for n, dims in zip(sizes, larger) if known.products * plan.elements(dims) <= most]
 
 
-class _Sized(NamedTuple):
-    """A value computed from sizes."""
-
-    below: int  # distance below a size
-    dims: frozenset[str]  # input dims involved, as far as known
-
-
-class Limits(Forward[_Sized]):
-    """Forward analysis of the limits of sizes in a model."""
-
-    def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
-        super().__init__(functions)
-        # (largest size before a change of behaviour, input dims involved): number of places.
-        self.numbers: Counter[tuple[int, frozenset[str]]] = Counter()
-        self.positions: list[tuple[TensorProto, int]] = []  # (constant sliced or indexed by computed numbers, axis)
-        self._given = {i.name for i in graph.input}
-        asks = operators_of(graph, functions)
-        if asks & _CUTTING or (asks & MEASURING and asks & _LIMITING):  # no further operators have limits
-            self._known = shapes_of(graph, functions)
-            self.walk(graph)
-
-    def join(self, a: _Sized, b: _Sized) -> _Sized:
-        return _Sized(max(a.below, b.below), a.dims | b.dims)
-
-    def transfer(self, node: NodeProto, reads: Sequence[_Sized | None]) -> Sequence[_Sized | None]:
-        if node.domain not in STANDARD:
-            return []
-        known = self._sized(node.op_type, reads)
-        for number, dims in self._limits(node, known) if known else self._cuts(node):
-            # No size reaches a limit of fixed dims.
-            if dims and _ALWAYS_TRIED < number <= _MAX_LIMIT:
-                self.numbers[number, dims] += 1
-        if node.op_type in ("Gather", "Slice"):
-            self._read_table(node)
-        return [self._made(node, known)] * len(node.output)
-
-    def _sized(self, kind: str, reads: Sequence[_Sized | None]) -> _Sized | None:
-        """Return the joined facts of the data of a node."""
-        row = operator(kind)
-        sized = [s for k, s in enumerate(reads) if s is not None and (kind == "Range" or row.role(k) == DATA)]
-        return functools.reduce(self.join, sized) if sized else None
-
-    def _made(self, node: NodeProto, known: _Sized | None) -> _Sized | None:
-        elements = self._known.get(node.output[0], Known()).elements if node.output else None
-        if node.op_type in MEASURING:
-            return _Sized(0, _symbols(self._shape(node.input[0]) if elements is None else elements))
-        if known is None or (elements is None and node.op_type not in _SIZED):
-            return None
-        below = max(known.below, int(node.op_type == "Range"))
-        return _Sized(below, known.dims if elements is None else _symbols(elements))
-
-    def _shape(self, name: str) -> Shape:
-        """Return the shape of a value, with a single unknown dim for an unknown rank."""
-        shape = self._known.get(name, Known()).shape
-        return (UNKNOWN,) if shape is None else shape
-
-    def _limits(self, node: NodeProto, known: _Sized) -> Iterator[tuple[int, frozenset[str]]]:
-        """Yield (limit, dims involved) of numbers that a computed number is compared with."""
-        for k, name in enumerate(node.input if node.op_type in _LIMITING else ()):
-            beyond = known.below - _is_beyond(node.op_type, k)
-            yield from ((n + beyond, known.dims) for n in self._integers(name))
-
-    def _cuts(self, node: NodeProto) -> Iterator[tuple[int, frozenset[str]]]:
-        """Yield (limit, dims involved) of the constant ends of a Slice, and of the diagonal of a Trilu."""
-        if node.op_type not in ("Slice", "Trilu") or node.input[0] in self.constants:
-            return
-        shape, names = self._shape(node.input[0]), [*node.input, "", "", ""]
-        if node.op_type == "Trilu":  # a diagonal begins in its corner
-            yield from ((n + 1, _symbols(shape[-2:])) for n in self._integers(names[1]))
-        else:
-            yield from self._ends(shape, names)
-
-    def _ends(self, shape: Shape, names: Sequence[str]) -> Iterator[tuple[int, frozenset[str]]]:
-        axes = self._elements(names[3])
-        for k, end in ((k, end) for name in names[1:3] for k, end in enumerate(self._elements(name))):
-            axis = axes[k] if axes else len(shape) if names[3] else k
-            yield abs(end), _symbols([_at(shape, axis)])
-
-    def _elements(self, name: str) -> list[int]:
-        return integers_of(self.constants[name]) if name in self.constants else []
-
-    def _integers(self, name: str) -> Iterator[int]:
-        found = numbers(self.constants[name]) if name in self.constants else []
-        return (abs(int(n)) for n in found if abs(n) <= _MAX_LIMIT and n == n // 1)
-
-    def _read_table(self, node: NodeProto) -> None:
-        table = self.constants.get(node.input[0])
-        if table is not None and not all(n in self.constants or n in self._given for n in node.input if n):
-            axes = self._elements(node.input[3]) if len(node.input) > 3 else [int_of(node, "axis")]
-            self.positions.append((table, next(iter(axes), 0)))
-
-
 def _symbols(shape: Iterable[int | str]) -> frozenset[str]:
     """Return the symbols among sizes, with "?" for unknown sizes."""
     return frozenset("?" if d == UNKNOWN else str(d) for d in shape if isinstance(d, str) or d == UNKNOWN)
@@ -333,15 +332,15 @@ def _is_beyond(kind: str, k: int) -> bool:
     return kind in ("Equal", "Mod") or kind in (("Greater", "LessOrEqual"), ("Less", "GreaterOrEqual"))[k > 0]
 
 
-def other_sizes(a: Limits, b: Limits, size: int = 0) -> dict[int, frozenset[str]]:
+def other_sizes(a: Sizes, b: Sizes, size: int = 0) -> dict[int, frozenset[str]]:
     """Return {size at which the models differ: input dims involved}, in order.
 
     Sizes are 1 more than limits of only one model, or in more places of the second. size: a further size, from rows of
     tables.
     """
     only: dict[int, frozenset[str]] = {}
-    more = [key for key, count in b.numbers.items() if count > a.numbers[key]]
-    for n, dims in (*(a.numbers.keys() - b.numbers.keys()), *more):
+    more = [key for key, count in b.limits.items() if count > a.limits[key]]
+    for n, dims in (*(a.limits.keys() - b.limits.keys()), *more):
         only[n + 1] = only.get(n + 1, _NO_DIMS) | dims
     if _ALWAYS_TRIED < size <= _MAX_LIMIT + 1:
         only[size] = frozenset("?")
@@ -363,7 +362,7 @@ def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
 
 def other_size(a: Side, b: Side) -> int:
     """Return the number of rows to reach a differing row in tables read as far as sizes say; 0 if none."""
-    pairs = zip(a.limits.positions, b.limits.positions)
+    pairs = zip(a.sizes.positions, b.sizes.positions)
     first = (row for (m, axis), (n, _) in pairs for row in _differing(a.skeleton, m, b.skeleton, n, axis)[:1])
     return min(first, default=-1) + 1
 

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import TYPES
 from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of, required
-from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import (
     AFFINE,
     AXIS,
@@ -135,19 +134,15 @@ class Uses(Forward[_Trace]):
         self.tables: dict[str, list[tuple[TensorProto, int]]] = {}  # {input: [(indexed constant, row minus input)]}
         self._shapes = {i.name: [*(tensor_type(i.type)[1] or ())] for i in graph.input}
         for i in required(graph):
-            self._begin(i)
+            kind = i.type.tensor_type.elem_type
+            if kind in _READABLE:
+                inputs = frozenset[str]() if kind in _FLOAT_CODES or kind == _STRING else frozenset((i.name,))
+                self.facts[i.name] = _Trace(((i.name, 1.0, 0.0, True),), inputs)
+                self.found[i.name]
         self._sized: set[str] = set()  # inputs cast to integers that are used beyond arithmetic
         self.walk(graph)
         for name in self._sized:
             self.found[name].whole = ()
-
-    def _begin(self, given: ValueInfoProto) -> None:
-        """Follow an input, if its elements can be read."""
-        name, kind = given.name, given.type.tensor_type.elem_type if given.type.HasField("tensor_type") else 0
-        if kind in _READABLE:
-            inputs = frozenset((name,)) if kind not in _FLOAT_CODES and kind != _STRING else frozenset[str]()
-            self.facts[name] = _Trace(((name, 1.0, 0.0, True),), inputs)
-            self.found[name]
 
     # -- transfer of facts --------------------------------------------------------------------------------
 
@@ -211,14 +206,10 @@ class Uses(Forward[_Trace]):
             for name in trace.inputs:
                 self.found[name].floats = True
         elif trace.floating or not (trace.inputs or trace.cast):
-            self._narrow(trace, _ENDS.get(to, ()))
+            for name, a, b, _ in trace.roots:
+                self._add(name, "whole", ((end - b) / a for end in _ENDS.get(to, ()) if abs(a) > _TINY))
             trace = trace._replace(cast=trace.cast.union(name for name, *_ in trace.roots))
         return trace._replace(floating=to in _FLOAT_CODES)
-
-    def _narrow(self, trace: _Trace, ends: Sequence[float]) -> None:
-        for name, a, b, _ in trace.roots:
-            if abs(a) > _TINY:
-                self._add(name, "whole", ((end - b) / a for end in ends))
 
     def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> _Roots:
         kind, found = node.op_type, list[tuple[str, float, float, bool]]()
@@ -257,10 +248,17 @@ class Uses(Forward[_Trace]):
             met = keys(node) if node.domain == _ML else list(breakpoints(node, k, self.numbers))
             for name, a, b, _ in trace.roots:
                 self._add(name, "words", texts)
-                for number in met if abs(a) > _TINY else ():
-                    self._meet(self.found[name], (number - b) / a, kind)
+                self._add_edges(name, [(number - b) / a for number in met] if abs(a) > _TINY else (), kind)
             if met and kind in COMPARING:
                 self._compare(node, k, trace)
+
+    def _add_edges(self, name: str, edges: Iterable[float], kind: str) -> None:
+        use = self.found[name]
+        for edge in edges:
+            if len(use.edges) < _MAX_EDGES:
+                self._add(name, "edges", [edge])
+                use.jumps |= kind not in CUTTING
+                use.levelled |= kind in LEVELLING
 
     def _words(self, node: NodeProto) -> list[str]:
         """Return the strings that an operator compares with."""
@@ -268,12 +266,6 @@ class Uses(Forward[_Trace]):
             return []
         held = (self.constants[name] for name in node.input if name in self.constants)
         return words(node, (s for tensor in held for s in tensor.string_data))
-
-    def _meet(self, use: Use, edge: float, kind: str) -> None:
-        if len(use.edges) < _MAX_EDGES:
-            use.edges = tuple(dict.fromkeys((*use.edges, edge)))
-            use.jumps |= kind not in CUTTING
-            use.levelled |= kind in LEVELLING
 
     def _compare(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Record that breakpoints belong to a side, and integers on both sides of a single constant."""
@@ -299,20 +291,19 @@ class Uses(Forward[_Trace]):
         if node.op_type == "Gather" and axis == 0 and node.input[0] in self.constants:
             for name, term in trace.origins:
                 self.tables.setdefault(name, []).append((self.constants[node.input[0]], int(term)))
-        self._index_rows(trace, rows)
-
-    def _index_rows(self, trace: _Trace, rows: int | str | None) -> None:
-        for name, a, b, _ in trace.roots:
-            if (a, b) == (1.0, 0.0) and rows:
+        for name, a, b, _ in trace.roots if rows else ():
+            if (a, b) == (1.0, 0.0):
                 self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
                 self._add(name, "rows", [rows - int(b)])
 
     def _rows(self, node: NodeProto, k: int, axis: int) -> int | str | None:
-        """Return the size of the axis that operand `k` indexes, 1 more for a length; 0 or None if unknown."""
+        """Return one more than the largest index into an axis; the name of a dynamic axis, and 0 if unknown."""
         shape = self._shape(node.input[0])
         rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
-        return rows + (operator(node.op_type).role(k) == LENGTH) if isinstance(rows, int) and rows else rows
+        if rows and isinstance(rows, int) and operator(node.op_type).role(k) == LENGTH:
+            rows += 1
+        return rows
 
     def _add(self, name: str, field: str, more: Iterable[Any]) -> None:
         """Extend a field of a use, without repetition."""
@@ -345,10 +336,6 @@ class Uses(Forward[_Trace]):
             order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [*range(len(dims))][::-1])
             if sorted(order) == list(range(len(dims))):
                 self._shapes[node.output[0]] = [dims[k] for k in order]
-
-    def numbers(self, name: str) -> list[float]:
-        """Return the distinct numbers of a small constant, else []."""
-        return numbers_of(self.constants[name]) if name in self.constants else []
 
 
 def _handed_on(kind: str, data: Sequence[_Trace]) -> _Roots:

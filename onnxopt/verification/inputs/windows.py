@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import ne
 from typing import Final, NamedTuple
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxopt.verification.model.dataflow import MAX_CALL_DEPTH
-from onnxopt.verification.model.nodes import bodies_of, constants, few, ordered
+from onnxopt.verification.model.nodes import bodies_of, ordered
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
-from onnxopt.verification.model.shapes import MAX_SIZES, Call, Known, shapes_of
+from onnxopt.verification.model.shapes import Call, Known, shapes_of
 
 # -- windows ----------------------------------------------------------------------------------------------
 
@@ -29,64 +28,104 @@ _PLACES: Final = ((), _SEQUENCE, _PICTURE)  # by number of axes
 _MAX_WINDOW: Final = {1: 1 << 14, 2: 1 << 10}  # by number of axes; longer inputs take too long
 _NEVER: Final = 1 << 20
 _MAX_TAPS: Final = {1: 64, 2: 16}  # by number of axes: lengths up to which all taps of a padded window read data
-_MAX_DISTANCE: Final = 32  # on the path from an input; later ones hardly change the choice
+_MAX_PATHS: Final = 16  # to a value
 _TRIED: Final = 128  # smaller sizes
 _GLOBAL: Final = having("global")
 _FIRST_ONLY: Final = (WINDOWS & WEIGHTS.keys()) | having("recurrent")  # further operands have independent lengths
 
 
+class Step(NamedTuple):
+    """Nodes that make an element for each position of a window."""
+
+    stride: int = 1  # distance of positions
+    more: int = 0  # elements read beyond the first of each position, less the padding
+    growth: int = 1  # factor of the length
+    reach: int = 1  # distance from padding
+
+
+_PLAIN: Final = Step()
+
+
+class Path(NamedTuple):
+    """The windows between an input and a value."""
+
+    start: str  # name of the input
+    steps: tuple[Step, ...] = (_PLAIN,)  # plain ones first, last and between others
+    windows: bool = False  # any window
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """The start, and the strides and growth of the steps; a single path of a kind is followed."""
+        return self.start, *((step.stride, step.growth) for step in self.steps)
+
+    def then(self, step: Step) -> Path:
+        """Return the path extended by a step."""
+        if step == _PLAIN:
+            return self
+        *before, last = self.steps
+        steps = [step, _PLAIN]
+        if step.stride == step.growth == 1:
+            steps, last = [], Step(more=last.more + step.more, reach=max(last.reach, last.more + step.reach))
+        is_window = step.growth == 1 and step.more >= 0
+        return Path(self.start, (*before, last, *steps), self.windows or is_window)
+
+    @property
+    def need(self) -> _Need:
+        """The requirements on the length of the input."""
+        return functools.reduce(_Need.before, reversed(self.steps), _Need())
+
+
 class _Need(NamedTuple):
     """Requirements on the length of a value."""
 
-    sizes: tuple[int, ...] = _LEFT  # for each entry of `_LEFT`
     stride: int = 1  # the length should be a multiple
+    sizes: tuple[int, ...] = _LEFT  # for each entry of `_LEFT`
     reach: int = 1  # length for every tap of the windows to read data, not padding
-    windows: bool = False  # a window occurs downstream
-    steps: tuple[tuple[int, int, int], ...] = ()  # on the path: arguments of `before`
 
-    def joined(self, other: _Need) -> _Need:
-        """Return the need of the readers of either."""
-        sizes, steps = tuple(map(max, self.sizes, other.sizes)), max(self.steps, other.steps, key=len)
-        more = max(self.stride, other.stride), max(self.reach, other.reach), self.windows or other.windows
-        return _Need(sizes, *more, steps)
+    def before(self, step: Step) -> _Need:
+        """Return the need before a step."""
+        numbers = [-(-((n - 1) * step.stride + 1 + step.more) // step.growth) for n in (*self.sizes, self.reach)]
+        *sizes, reach = (min(max(n, 1), _NEVER) for n in numbers)
+        stride = max(min(self.stride * step.stride, _NEVER) // step.growth, 1)
+        return _Need(stride, tuple(sizes), max(reach, min(step.reach, _NEVER)))
 
-    def before(self, stride: int = 1, more: int = 0, growth: int = 1, reach: int = 1) -> _Need:
-        """Return the need before a node that makes an element for each position of a window.
 
-        stride: distance of positions; more: elements read beyond the first of each position, less the padding; growth:
-        factor of the length; reach: distance from padding.
-        """
-        sizes = [max(-(-((n - 1) * stride + 1 + more) // growth), 1) for n in (*self.sizes, self.reach)]
-        *least, last = (min(n, _NEVER) for n in sizes)
-        step = (stride, more, growth)
-        return _Need(
-            tuple(least),
-            max(min(self.stride * stride, _NEVER) // growth, 1),
-            max(last, min(reach, _NEVER)),
-            self.windows or (growth == 1 and more >= 0),
-            self.steps if step == (1, 0, 1) else (step, *self.steps)[:_MAX_DISTANCE],
-        )
+def paths_after(call: Call, numbers: Callable[[str], Sequence[float]]) -> frozenset[Path]:
+    """Return the paths to the results of a node. `numbers`: returns the elements of a small constant."""
+    kind = call.node.op_type
+    if kind in MEASURING:
+        return frozenset()
+    before = frozenset[Path]().union(*(k.paths for k in (call.known[:1] if kind in _FIRST_ONLY else call.known)))
+    if kind in _GLOBAL:
+        return frozenset(path._replace(windows=True) for path in before)
+    if not before:
+        return before
+    if kind in ("Resize", "Upsample"):
+        return joined(path.then(_resized(call, numbers)) for path in before)
+    return joined(path.then(_STEPS[kind](call)) for path in before) if kind in _STEPS else before
+
+
+def joined(paths: Iterable[Path]) -> frozenset[Path]:
+    """Return the paths; the largest of those with the same strides."""
+    found = {path.kind: path for path in sorted(paths)}
+    return frozenset(sorted(found.values(), key=lambda path: (-len(path.steps), path))[:_MAX_PATHS])
 
 
 def windowed(
-    graph: GraphProto,
-    shapes: Mapping[str, Sequence[int | str]],
-    batches: Collection[str],
-    functions: Iterable[FunctionProto] = (),
+    paths: Collection[Path], shapes: Mapping[str, Sequence[int | str]], batches: Collection[str]
 ) -> list[dict[str, int]]:
     """Return two sets of sizes for dynamic dims covered by windows, then sizes that are no multiples of strides.
 
-    The last may replace entries of the second set, and are not larger in total. shapes: of the inputs. [{}] without
-    windows.
+    The last may replace entries of the second set, and are not larger in total. paths: to the outputs; shapes: of the
+    inputs. [{}] without windows.
     """
-    sought = _Needs(functions)
-    sought.walk(graph)
     found: list[dict[str, int]] = [{}, {}]
-    leads: dict[str, tuple[_Need, list[str]]] = {}  # need with the largest stride over a dim, dims of its input
+    leads: dict[str, tuple[_Need, list[str], Path]] = {}  # of the largest stride over a dim: need, dims, path
     for name, shape in shapes.items():
-        need = sought.facts.get(name, _Need())
-        symbols = _lengths(shape, batches)
-        axes = min(len(symbols), 2) if need.windows else 0
+        mine = [path for path in paths if path.start == name]
+        need, path = _neediest(mine, name)
+        symbols = [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
+        axes = min(len(symbols), 2) if any(path.windows for path in mine) else 0
         for i, left in enumerate(_PLACES[axes]):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
             for k, symbol in enumerate(symbols):
@@ -94,15 +133,15 @@ def windowed(
                 taken = {size}
                 if size <= _MAX_WINDOW[axes]:
                     found[i][symbol] = max(size, found[i].get(symbol, 0))
-                    leads[symbol] = max(
-                        leads.get(symbol, (_Need(), symbols)), (need, symbols), key=lambda n: n[0].stride
-                    )
+                    if symbol not in leads or need.stride > leads[symbol][0].stride:
+                        leads[symbol] = need, symbols, path
     return [*found, _ragged(leads, found[1])] if all(found) else [{}]
 
 
-def _lengths(shape: Sequence[int | str], batches: Collection[str]) -> list[str]:
-    """Return the symbols of a shape behind the batch."""
-    return [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
+def _neediest(paths: Sequence[Path], name: str) -> tuple[_Need, Path]:
+    """Return the largest need of paths from an input, and its path."""
+    need, _, path = max(((path.need, len(path.steps), path) for path in paths), default=(_Need(), 0, Path(name)))
+    return need, path
 
 
 def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -> int:
@@ -113,171 +152,96 @@ def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -
     return size
 
 
-def _ragged(leads: Mapping[str, tuple[_Need, list[str]]], sizes: Mapping[str, int]) -> dict[str, int]:
+def _ragged(leads: Mapping[str, tuple[_Need, list[str], Path]], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return sizes, for each input together not larger, with different remainders at most strides, and distinct."""
     found = dict(sizes)
     for symbol, size in sizes.items():
-        need, beside = leads[symbol]
+        need, beside, path = leads[symbol]
         others = [found[s] for s in beside if s != symbol and s in found]
         most = math.prod(sizes.get(s, 1) for s in beside) // math.prod(others)
         least = max(need.sizes[0], min(need.reach, _MAX_TAPS[min(len(beside), 2)]), size - _TRIED)
-        found[symbol] = _most_changed(need, size, [n for n in range(least, most + 1) if n not in others])
+        found[symbol] = _most_changed(path, size, [n for n in range(least, most + 1) if n not in others])
     return {symbol: n for symbol, n in found.items() if n != sizes[symbol]}
 
 
-def _most_changed(need: _Need, size: int, tried: Sequence[int]) -> int:
+def _most_changed(path: Path, size: int, tried: Sequence[int]) -> int:
     """Return the size with different remainders at most strides; `size` if none differ."""
-    known = _left_over(need, size)
-    changes = {n: sum(map(ne, _left_over(need, n), known)) for n in tried}
+    known = _left_over(path, size)
+    changes = {n: sum(map(ne, _left_over(path, n), known)) for n in tried}
     best = max(changes, key=lambda n: (changes[n], -abs(n - size * 3 // 4)), default=size)  # a next dim has room
     return best if changes.get(best) else size
 
 
-def _left_over(need: _Need, size: int) -> list[bool]:
+def _left_over(path: Path, size: int) -> list[bool]:
     """Return, by stride, whether elements remain behind the last window."""
     found = []
-    for stride, more, growth in need.steps:
-        size = size * growth - more
-        if stride > 1:
-            found.append((size - 1) % stride != 0)
-        size = -(-size // stride)
+    for step in path.steps:
+        size = size * step.growth - step.more
+        if step.stride > 1:
+            found.append((size - 1) % step.stride != 0)
+        size = -(-size // step.stride)
     return found
 
 
-class _Needs:
-    """Backward analysis of required lengths; a value without readers needs `_LEFT`."""
-
-    def __init__(self, functions: Iterable[FunctionProto], depth: int = 0) -> None:
-        self.facts: dict[str, _Need] = {}  # by value
-        self.constants: dict[str, TensorProto] = {}
-        self._functions, self._depth = {(f.domain, f.name): f for f in functions}, depth
-
-    def walk(self, graph: GraphProto) -> None:
-        """Analyse a graph or body. Inputs of fixed sizes are weights of unknown numbers."""
-        shapes = ((i.name, [d.dim_value for d in i.type.tensor_type.shape.dim]) for i in graph.input)
-        self.constants.update((name, TensorProto(dims=dims)) for name, dims in shapes if all(dims))
-        self.constants.update((t.name, t) for t in graph.initializer)
-        self.constants.update(constants(graph.node))
-        self.follow(graph.node)
-
-    def follow(self, nodes: Sequence[NodeProto]) -> None:
-        """Analyse nodes, in reverse topological order."""
-        for node in reversed(ordered(nodes)):
-            need = functools.reduce(_Need.joined, [self.facts[o] for o in node.output if o in self.facts] or [_Need()])
-            for body in bodies_of(node):
-                self.facts.update((o.name, need) for o in body.output)
-                self.walk(body)
-            function = self._functions.get((node.domain, node.op_type)) if self._depth < MAX_CALL_DEPTH else None
-            for name, fact in self._call(function, node) if function is not None else self._before(node, need):
-                self.facts[name] = self.facts.get(name, fact).joined(fact)
-
-    def _call(self, function: FunctionProto, node: NodeProto) -> Iterator[tuple[str, _Need]]:
-        inner, given = _Needs(self._functions.values(), self._depth + 1), dict(zip(function.input, node.input))
-        inner.constants.update((f, self.constants[name]) for f, name in given.items() if name in self.constants)
-        inner.facts.update((f, self.facts[o]) for f, o in zip(function.output, node.output) if o in self.facts)
-        inner.follow(function.node)
-        yield from (
-            (name, inner.facts[f]) for f, name in given.items() if f in inner.facts and f not in inner.constants
-        )
-
-    def _before(self, node: NodeProto, need: _Need) -> Iterator[tuple[str, _Need]]:
-        """Yield (operand, need). `need`: of the results."""
-        kind = node.op_type
-        if kind in MEASURING:
-            return
-        if kind in _RULES:
-            need = _RULES[kind](Call(node, [*map(self._known, node.input)], self._numbers), need)
-        for name in node.input[:1] if kind in _FIRST_ONLY else node.input:
-            if name and name not in self.constants:
-                yield name, need
-
-    def _known(self, name: str) -> Known:
-        return Known(tuple(self.constants[name].dims)) if name in self.constants else Known()
-
-    def _numbers(self, name: str) -> list[int]:
-        tensor = self.constants.get(name)
-        return few(tensor, MAX_SIZES, (tensor.INT64, tensor.INT32, tensor.FLOAT)) if tensor is not None else []
-
-
-def _blocks(call: Call, need: _Need) -> _Need:
-    size = max(call.number("blocksize") or 1, 1)
-    return need.before(growth=size) if call.node.op_type == "DepthToSpace" else need.before(size, size - 1)
-
-
-def _stepped(call: Call, need: _Need) -> _Need:
+def _stepped(call: Call) -> Step:
     step = max(map(abs, call.integers(4, "steps") or ()), default=1)
-    return need.before(step, step - 1) if step > 1 else need
+    return Step(step, step - 1)
 
 
-def _transformed(call: Call, need: _Need) -> _Need:
+def _transformed(call: Call) -> Step:
+    """Return the step of an STFT, with the length of the frame or of the window."""
     step, length = (next(iter(call.integers(k, "") or ()), 0) for k in (1, 3))
-    length = length or math.prod(map(int, call.shapes[2] or ())) if call.is_given(2, "") else length
-    return need.before(step, max(length, step) - 1) if step > 0 else need
+    window = (call.shapes[2] or ()) if call.is_given(2, "") else ()
+    lengths = [length, *(d for d in window if isinstance(d, int)), step]
+    return Step(step, max(lengths) - 1) if step > 0 else _PLAIN
 
 
-def _window(call: Call, need: _Need) -> _Need:
-    kernel = _kernel(call)
+def _window(call: Call) -> Step:
+    kernel = call.ints("kernel_shape") or _kernel(call)
     axes = len(kernel)
-    if not axes:
-        return need
-    strides, dilations = (_given(call, name, [1] * axes) for name in ("strides", "dilations"))
-    pads = _given(call, "pads", [0] * 2 * axes)
-    wide = [(int(k) - 1) * d for k, d in zip(kernel, dilations)]
+    strides, dilations = (call.ints(name) or [1] * axes for name in ("strides", "dilations"))
+    wide = [(k - 1) * d for k, d in zip(kernel, dilations)]
+    pads = _pads(call, wide) or [0] * 2 * axes
+    more = max((w - before - after for w, before, after in zip(wide, pads, pads[axes:])), default=0)
+    reach = min(max(pads, default=0), max(wide, default=0)) + 1
+    return Step(max(1, *strides, 1), max(0, more), reach=reach)
+
+
+def _pads(call: Call, wide: Sequence[int]) -> Sequence[int]:
+    """Return the pads of a window, () if none are given. `wide`: length of the dilated window less one, by axis."""
     if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in call.node.attribute):
-        pads = [-(-w // 2) for w in wide] * 2
-    more = max(0, *(w - before - after for w, before, after in zip(wide, pads, pads[axes:])))
-    return need.before(max(1, *strides), more, reach=min(max(pads), max(wide)) + 1)
+        return [-(-w // 2) for w in wide] * 2
+    return call.ints("pads")
 
 
-def _kernel(call: Call) -> Sequence[int | str]:
-    """Return the sizes of a window, by the attribute or the weight."""
+def _kernel(call: Call) -> Sequence[int]:
+    """Return the sizes of a window by the weight; () if unknown."""
     at = WEIGHTS.get(call.node.op_type, (len(call.shapes),))[0]
     weight = (call.shapes[at] or ())[2:] if at < len(call.shapes) else ()
-    return call.integers(len(call.node.input), "kernel_shape") or weight
+    known = [k for k in weight if isinstance(k, int) and k > 0]
+    return known if len(known) == len(weight) else ()
 
 
-def _given(call: Call, name: str, default: Sequence[int]) -> Sequence[int]:
-    """Return the integers of an attribute; the default if they are missing, or of another length."""
-    found = call.integers(len(call.node.input), name)
-    return found if found and len(found) == len(default) else default
+def _resized(call: Call, numbers: Callable[[str], Sequence[float]]) -> Step:
+    """Return the step of a Resize by its scales, given by the attribute or an operand; usual are only sizes."""
+    scales: Sequence[float] = next((list(a.floats) for a in call.node.attribute if a.name == "scales"), [])
+    for name in call.node.input[1:3]:
+        scales = scales or numbers(name)
+    largest = max((s for s in scales if 0 < s < _NEVER and s != 1), default=1 if scales else 2)
+    return Step(growth=max(round(largest), 1)) if largest > 1 else Step(max(round(1 / largest), 1))
 
 
-def _scales(call: Call) -> list[float]:
-    """Return the known scales of a Resize, by the attribute or an operand."""
-    scales = next((list(a.floats) for a in call.node.attribute if a.name == "scales"), [])
-    for at in (1, 2):
-        scales = scales or list(call.integers(at, "") or ())
-    return scales
-
-
-def _resized(call: Call, need: _Need) -> _Need:
-    scales = _scales(call)
-    largest = max((s for s in scales if 0 < s < _NEVER and s != 1), default=0 if scales else 2)  # usual: only sizes
-    if largest > 1:
-        return need.before(growth=max(round(largest), 1))
-    return need.before(max(round(1 / largest), 1)) if largest else need
-
-
-def _padded(call: Call, need: _Need) -> _Need:
+def _padded(call: Call) -> Step:
     pads = call.integers(1, "pads") or ()
-    axes = len(pads) // 2
-    total = max((before + after for before, after in zip(pads, pads[axes:])), default=0)
+    total = max(map(sum, zip(pads, pads[len(pads) // 2 :])), default=0)
     if total <= 0:
-        return need
-    made, reach = need.before(more=-total), max(need.reach, max(pads) + 1)
-    copies = any(a.name == "mode" and a.s != b"constant" for a in call.node.attribute)
-    least = max(pads) + 1 if copies else 1  # the elements that are copied
-    return made._replace(sizes=tuple(max(n, least) for n in made.sizes), reach=reach)
+        return Step()
+    return Step(more=-total, reach=max(pads) + 1)  # a length that can be mirrored
 
 
-_RULES: Final[dict[str, Callable[[Call, _Need], _Need]]] = {
+_STEPS: Final[dict[str, Callable[[Call], Step]]] = {
     **dict.fromkeys(WINDOWED, _window),
-    **dict.fromkeys(_GLOBAL, lambda call, need: _Need(windows=True)),
-    **dict.fromkeys(("Resize", "Upsample"), _resized),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
-    "ConvTranspose": lambda call, need: need.before(
-        growth=max([1, *(call.integers(len(call.node.input), "strides") or ())])
-    ),
+    "ConvTranspose": lambda call: Step(growth=max([1, *call.ints("strides")])),
     "Slice": _stepped,
     "Pad": _padded,
     "STFT": _transformed,
@@ -300,37 +264,28 @@ def muted(graph: GraphProto) -> list[str]:
     Results of a node with bodies count if a body has such values. Squeeze and excitation has a single position: a
     convolution of pooled values is a matrix product.
     """
-    nodes = [n for n in graph.node if n.op_type != "Constant" and n.output]
-    makers = _makers(nodes)
     found: dict[str, None] = {}
-    for node in nodes:
+    chains: dict[str, list[str]] = {}  # by computed value: values back to a matrix product
+    pooled = set[str]()
+    for node in (n for n in ordered(graph.node) if n.op_type != "Constant" and n.output):
+        kind, first = node.op_type, next((name for name in node.input if name in chains), "")
         if any(map(muted, bodies_of(node))):
             found.update(dict.fromkeys(filter(None, node.output)))
-        if node.op_type in FLAT and not node.domain:
-            found |= dict.fromkeys(n.output[0] for n in _after_product(node, makers))
+        chain = _chain(node, chains.get(first, []), is_pooled=first in pooled)
+        if kind in _POOLS or (kind in _SAME and first in pooled):
+            pooled.update(node.output)
+        if kind in FLAT and not node.domain:
+            found |= dict.fromkeys(chain)
+        chains.update(dict.fromkeys(filter(None, node.output), [] if kind in FLAT else chain))
     return list(found)
 
 
-def _makers(nodes: Iterable[NodeProto]) -> dict[str, NodeProto]:
-    return {o: n for n in nodes for o in n.output if o}
-
-
-def _after_product(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[NodeProto]:
-    """Return the nodes from a muting operator back to a matrix product; none without a product."""
-    *_, last = chain = _back(node, makers, _BETWEEN)
-    is_pooled = last.op_type == "Conv" and _back(last, makers, _SAME)[-1].op_type in _POOLS
-    return chain if last.op_type in MATRICES or is_pooled else []
-
-
-def _back(node: NodeProto, makers: Mapping[str, NodeProto], through: Collection[str]) -> list[NodeProto]:
-    """Return the nodes from `node` back to the first of an operator not in `through`."""
-    found = [node]
-    while len(found) <= _MAX_CHANNEL_DISTANCE and (len(found) == 1 or found[-1].op_type in through):
-        before = next((makers[name] for name in found[-1].input if name in makers), None)
-        if before is None:
-            break
-        found.append(before)
-    return found
+def _chain(node: NodeProto, before: list[str], *, is_pooled: bool) -> list[str]:
+    """Return the values back to a matrix product; [] without a product. `before`: those of the first operand."""
+    if node.op_type in MATRICES or (node.op_type == "Conv" and is_pooled):
+        return [node.output[0]]
+    goes_on = before and node.op_type in _BETWEEN | FLAT and len(before) < _MAX_CHANNEL_DISTANCE
+    return [node.output[0], *before] if goes_on else []
 
 
 def are_few(rows: Iterable[int]) -> bool:

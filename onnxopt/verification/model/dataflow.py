@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
-from onnxopt.verification.model.nodes import bodies_of, domain_of, held, int_of, ordered
+from onnxopt.verification.model.nodes import bodies_of, domain_of, held, int_of, integers, numbers, ordered
 from onnxopt.verification.model.operators import having
 
 Fact = TypeVar("Fact", bound=Hashable)
@@ -50,6 +50,14 @@ class Forward(Generic[Fact]):
     def of(self, name: str) -> Fact | None:
         """Return the fact of a value, None for unknown."""
         return self.facts.get(name)
+
+    def integers(self, name: str) -> list[int]:
+        """Return the elements of a short constant of integers, else []."""
+        return integers(self.constants[name]) if name in self.constants else []
+
+    def numbers(self, name: str) -> list[float]:
+        """Return the distinct numbers of a small constant, else []."""
+        return numbers(self.constants[name]) if name in self.constants else []
 
     def _set(self, names: Iterable[str], facts: Iterable[Fact | None]) -> None:
         for name, fact in zip(names, facts):
@@ -116,9 +124,7 @@ class Forward(Generic[Fact]):
 
     def _body(self, node: NodeProto, body: GraphProto, given: Sequence[Fact | None]) -> list[Fact | None]:
         formals, outputs, states = [i.name for i in body.input], [o.name for o in body.output], carried(node, body)
-        for name in (*formals, *(t.name for t in body.initializer)):  # the name may denote a value of a sibling body
-            self.constants.pop(name, None)
-            self.facts.pop(name, None)
+        self._forget((*formals, *(t.name for t in body.initializer)))  # a name may denote a value of a sibling body
         self._set(formals, [*given, *[None] * (len(formals) - len(given))] if formals else [])
         for k in itertools.count():
             self.walk(body)
@@ -127,6 +133,11 @@ class Forward(Generic[Fact]):
                 break
             self._set(after, after.values() if k < self.PASSES else [self.TOP] * len(after))
         return [self.facts.get(o) for o in outputs]
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.constants.pop(name, None)
+            self.facts.pop(name, None)
 
     def _call(self, function: FunctionProto, node: NodeProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
         tensors = [self.constants.get(name) for name in node.input]

@@ -134,8 +134,7 @@ class Changing(Forward[int]):
             return every | (SIZES | RANK if every else 0)
         if node.op_type in MEASURING:
             return (ELEMENTS if every & SIZES else 0) | (SIZES if every & RANK else 0)
-        told = _all_of(reads[k] for k in _OPENING.get(node.op_type, ()) if k < len(reads))
-        every |= (SIZES if told & (ELEMENTS | TURN) else 0) | (RANK if told & SIZES else 0)
+        every |= _opened(node, reads)
         # A different element of a sequence may have a different shape.
         if node.op_type == "SequenceAt" and (reads[1] or 0) & ELEMENTS:
             every |= SIZES | RANK
@@ -152,9 +151,7 @@ class Changing(Forward[int]):
         found = super().entering(node, body, reads)
         if node.op_type not in STANDARD_BODIES:
             return [(_all_of(reads) and ELEMENTS | SIZES | RANK) or None] * len(body.input)
-        states = carried(node, body)
-        copies = {n.output[0]: n.input[0] for n in body.node if n.op_type == "Identity"}
-        changed = {name for name, after in states.items() if name not in (after, copies.get(after))}
+        changed = _changing_states(node, body)
         facts = zip(body.input, [ELEMENTS, *found[1:]] if node.op_type == "Loop" else found)
         return [(fact or 0) | TURN if i.name in changed else fact for i, fact in facts]
 
@@ -173,6 +170,18 @@ class Changing(Forward[int]):
         if node.op_type == "If" and not is_open:  # the result is always of the same branch
             return found
         return [captured | (SIZES | RANK) if captured else None] * len(node.output)
+
+
+def _opened(node: NodeProto, reads: Sequence[int | None]) -> int:
+    """Return the facts of a result's shape that operands give as numbers."""
+    told = _all_of(reads[k] for k in _OPENING.get(node.op_type, ()) if k < len(reads))
+    return (SIZES if told & (ELEMENTS | TURN) else 0) | (RANK if told & SIZES else 0)
+
+
+def _changing_states(node: NodeProto, body: GraphProto) -> set[str]:
+    """Return the states that an iteration computes, not only hands on."""
+    copies = {n.output[0]: n.input[0] for n in body.node if n.op_type == "Identity"}
+    return {name for name, after in carried(node, body).items() if name not in (after, copies.get(after))}
 
 
 def _all_of(facts: Iterable[int | None]) -> int:

@@ -22,7 +22,7 @@ from onnxopt.verification.model.decisions import Changing
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
 from onnxopt.verification.model.ranges import ANY, Range, Ranges, common, joined, of_type
-from onnxopt.verification.model.shapes import ELEMENTS, UNKNOWN, Call, Known, Shape, integers_of
+from onnxopt.verification.model.shapes import ELEMENTS, UNKNOWN, Call, Known, Shape
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import forget_claims, forget_defaults
 
@@ -124,20 +124,16 @@ class Facts(Ranges):
         """
         if node.op_type not in ELEMENTS or node.domain not in STANDARD or not node.input:
             return ()
-        found = Call(node, [*map(self._known, node.input)], self._integers).computed(ELEMENTS) or ()
+        found = Call(node, [*map(self._known, node.input)], self.integers).computed(ELEMENTS) or ()
         return found if all(isinstance(n, int) and abs(n) < _INT32 for n in found) else ()
 
     def _known(self, name: str) -> Known:
         if name in self.constants:
-            return Known(tuple(self.constants[name].dims), tuple(self._integers(name) or ()) or None)
+            return Known(tuple(self.constants[name].dims), tuple(self.integers(name)) or None)
         dims = self._types.get(name, (0, None))[1]
         if dims is None:
             return Known()
         return Known(tuple(d if isinstance(d, int) else UNKNOWN for d in dims), self._range(name).elements or None)
-
-    def _integers(self, name: str) -> list[int] | None:
-        """Return the elements of a small constant tensor, else None."""
-        return integers_of(self.constants[name]) or None if name in self.constants else None
 
     # -- booleans -----------------------------------------------------------------------------------------
 
@@ -303,17 +299,17 @@ def always_empty(path: Path) -> set[str]:
         if not dim.dim_value:
             dim.ClearField("dim_value")
     model = _inferred(proto)
-    nothing = _stacking_nothing(model)
+    nothing = _stacks_of_nothing(model)
     return {o.name for o in model.graph.output if o.name in nothing or 0 in (tensor_type(o.type)[1] or ())}
 
 
-def _stacking_nothing(model: ModelProto) -> set[str]:
-    """Return the stacked results of Loops without iterations, and their copies."""
+def _stacks_of_nothing(model: ModelProto) -> set[str]:
+    """Return the results that a zero-trip Loop stacks, unknown to inference, and copies of these."""
     facts, nothing = Facts(model.graph, model.functions), set[str]()
     for node in (n for n in model.graph.node if n.domain in STANDARD):
         if node.op_type == "Loop" and any((facts.of(name) or ANY).high <= 0 for name in deciding_of(node)):
-            nothing.update(filter(None, node.output[len(node.input) - 2 :]))  # stacked, and unknown to inference
-        elif node.op_type in ("Identity", "Cast") and node.input[0] in nothing:
+            nothing.update(filter(None, node.output[len(node.input) - 2 :]))
+        elif node.op_type in _COPIES and node.input[0] in nothing:
             nothing.update(node.output)
     return nothing
 

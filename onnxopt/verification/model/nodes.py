@@ -15,6 +15,7 @@ from onnxopt.verification.model.operators import WITH_BODIES
 
 # -- constants --------------------------------------------------------------------------------------------
 
+MAX_SIZES: Final = 12  # elements of a vector of sizes
 _ELEMENTS: Final = 64  # in a constant
 _NUMERIC: Final = FLOATS | INTEGERS
 
@@ -62,6 +63,11 @@ def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
         return list(tensor_to_array(tensor).reshape(-1).tolist())
     except ValueError:
         return []
+
+
+def integers(tensor: TensorProto) -> list[int]:
+    """Return the elements of a short integer tensor; [] for any further tensor."""
+    return few(tensor, MAX_SIZES, (tensor.INT64, tensor.INT32))
 
 
 def numbers(tensor: TensorProto) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -56,26 +56,22 @@ _BREAKPOINTS: Final[dict[tuple[str, int], Callable[[_Attributes, _Operands], Ite
 }
 
 
-def _candidates(node: NodeProto, k: int, numbers: Numbers) -> list[float]:
-    kind = node.op_type
+def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> list[float]:
+    """Return the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
+    kind, found = node.op_type, list[float]()
     if kind in MUTUAL:
-        found = [n for i, name in enumerate(node.input) if i != k for n in numbers(name)]
-        return (
-            [*found, math.nan] if kind == "Equal" and len({*node.input}) == 1 else found
-        )  # NaN is not equal to itself
-    if (kind, k) in _BREAKPOINTS:
+        found = _comparands(node, k, numbers)
+    elif (kind, k) in _BREAKPOINTS:
         given = {a.name: attribute_value(a) for a in node.attribute if not a.ref_attr_name}
-        return [*_BREAKPOINTS[kind, k](given, lambda i: numbers(node.input[i]) if i < len(node.input) else [])]
-    return []
+        found += _BREAKPOINTS[kind, k](given, lambda i: numbers(node.input[i]) if i < len(node.input) else [])
+    takes_nan = kind in ("IsNaN", "Equal")
+    return [n for n in found if abs(n) < _MAX_BOUND or (math.isnan(n) and takes_nan) or kind == "IsInf"]
 
 
-def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
-    """Yield the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
-    kind = node.op_type
-    for number in _candidates(node, k, numbers):
-        is_nan = math.isnan(number) and kind in ("IsNaN", "Equal")
-        if abs(number) < _MAX_BOUND or is_nan or kind == "IsInf":
-            yield number
+def _comparands(node: NodeProto, k: int, numbers: Numbers) -> list[float]:
+    found = [n for i, name in enumerate(node.input) if i != k for n in numbers(name)]
+    is_own = node.op_type == "Equal" and len({*node.input}) == 1  # NaN is not equal to itself
+    return [*found, math.nan] if is_own else found
 
 
 def keys(node: NodeProto) -> list[float]:
@@ -91,12 +87,17 @@ def words(node: NodeProto, constants: Iterable[bytes]) -> list[str]:
     """
     found = [s for a in node.attribute if a.name in ML_KEYS for s in (*a.strings, *a.t.string_data)]
     texts = [s.decode(errors="replace") for s in (*found, *constants)[:_MAX_WORDS]]
+    return [*texts, *_variants(node, texts)]
+
+
+def _variants(node: NodeProto, texts: Sequence[str]) -> list[str]:
+    """Return further strings for an operator that splits strings or changes the case."""
     if node.op_type == "StringSplit":
         mark = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "delimiter"), "") or " "
-        texts += [mark.join("abcd"), mark * 2 + "a"]
-    elif node.op_type == "StringNormalizer":
-        texts += [*(text.swapcase() for text in texts), "Text", "TEXT"]
-    return texts
+        return [mark.join("abcd"), mark * 2 + "a"]
+    if node.op_type == "StringNormalizer":
+        return [*(text.swapcase() for text in texts), "Text", "TEXT"]
+    return []
 
 
 # -- ranges -----------------------------------------------------------------------------------------------
@@ -159,6 +160,11 @@ class Range(NamedTuple):
     def is_bounded(self) -> bool:
         """Whether both bounds are finite."""
         return self.low > -math.inf and self.high < math.inf
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no element is infinite or NaN."""
+        return self.is_bounded and not self.nan
 
     def takes(self, low: float, high: float) -> bool:
         """Return whether numbers from `low` to `high` are in the range, up to rounding."""
@@ -228,7 +234,7 @@ class Ranges(Forward[Range]):
         traits = operator(kind).traits
         if "within" in traits:
             return first._replace(integer=first.integer and "exact" in traits)
-        nan = not all(map(_is_finite, known))
+        nan = not all(r.is_finite for r in known)
         return Range(0.0, nan=nan) if _is_never_negative(node, known) else Range(nan=nan or "like" not in traits)
 
     def _quantized(self, node: NodeProto, known: Sequence[Range]) -> Range:
@@ -252,10 +258,6 @@ class Ranges(Forward[Range]):
         elif node.op_type != "Concat":
             return known[0]
         return functools.reduce(joined, known)
-
-
-def _is_finite(fact: Range) -> bool:
-    return not fact.nan and math.isfinite(fact.low) and math.isfinite(fact.high)
 
 
 def _is_never_negative(node: NodeProto, known: Sequence[Range]) -> bool:
@@ -321,12 +323,16 @@ def _computed(kind: str, known: Sequence[Range], *, is_square: bool = False) -> 
     """Return the range of a function, computed at bounds of the operands. `is_square`: of the same operand twice."""
     if kind == "Div" and known[1].low <= 0 <= known[1].high:
         return ANY
-    sums = len(known) > 1 and kind not in _BENDS  # of infinities: not a number
-    nan = kind == "Div" or any(r.nan for r in known) or (sums and not all(map(_is_finite, known)))
+    nan = _may_be_nan(kind, known)
     corners = _corners(kind, known, is_square=is_square)
     compute = _RISING.get(kind) or _MONOTONE[kind]
     ends = [n for n in itertools.starmap(compute, corners) if not math.isnan(n)]
     return Range(min(ends), max(ends), kind in _WHOLE and all(r.integer for r in known), nan) if ends else ANY
+
+
+def _may_be_nan(kind: str, known: Sequence[Range]) -> bool:
+    sums = len(known) > 1 and kind not in _BENDS  # of infinities: not a number
+    return kind == "Div" or any(r.nan for r in known) or (sums and not all(r.is_finite for r in known))
 
 
 def _corners(kind: str, known: Sequence[Range], *, is_square: bool) -> Iterable[tuple[float, ...]]:

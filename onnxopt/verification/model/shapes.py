@@ -9,33 +9,41 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import few
+from onnxopt.verification.model.nodes import MAX_SIZES, required
 from onnxopt.verification.model.operators import OPERATORS, STANDARD, WEIGHTS, WINDOWED, having
 
 T = TypeVar("T")
 Shape: TypeAlias = "tuple[int | str, ...]"
 UNKNOWN: Final = -1
-MAX_SIZES: Final = 12  # elements of a vector
 _INT64: Final = 7  # of TensorProto.DataType
 _BATCH_AND_CHANNELS: Final = 2  # leading axes, before those of an image or of time
 
 
+class Sized(NamedTuple):
+    """Numbers computed from sizes."""
+
+    below: int  # distance below a size
+    dims: frozenset[str]  # input dims involved, as far as known
+
+
 class Known(NamedTuple):
-    """Facts about a value."""
+    """Facts about a value. The last two are collected by `inputs.sizes`."""
 
     shape: Shape | None = None
     elements: Shape | None = None  # of an integer vector or scalar computed from shapes
+    sized: Sized | None = None
+    paths: frozenset[Any] = frozenset()  # from inputs
 
 
-_NOTHING: Final = Known()
+NOTHING: Final = Known()
 
 
 class _Unknown(Exception):
@@ -51,10 +59,8 @@ def _need(fact: T | None) -> T:
 class Call:
     """A node with the facts about operands, and constant integers."""
 
-    def __init__(
-        self, node: NodeProto, known: Sequence[Known], integers: Callable[[str], Sequence[int] | None]
-    ) -> None:
-        self.node, self._integers = node, integers
+    def __init__(self, node: NodeProto, known: Sequence[Known], integers: Callable[[str], Sequence[int]]) -> None:
+        self.node, self.known, self._integers = node, known, integers
         self.shapes = [k.shape for k in known]
         self.elements = [_elements(k) for k in known]
         self._says: Mapping[str, AttributeProto] = {a.name: a for a in node.attribute[:]}
@@ -74,10 +80,18 @@ class Call:
             return list(self._says[name].ints)
         if not self.is_given(at, name):
             return None
-        constant = self._integers(self.node.input[at])
-        known = self.elements[at] if constant is None and at < len(self.elements) else None
+        if constant := self._integers(self.node.input[at]):
+            return constant
+        return self._computed(at)
+
+    def _computed(self, at: int) -> Sequence[int] | None:
+        known = self.elements[at] if at < len(self.elements) else None
         computed = [n for n in known or () if isinstance(n, int) and n != UNKNOWN]
-        return computed if known and len(computed) == len(known) else constant
+        return computed if known and len(computed) == len(known) else None
+
+    def ints(self, name: str) -> Sequence[int]:
+        """Return the integers of an attribute, () if absent."""
+        return self._says[name].ints if name in self._says else ()
 
     def axes(self, at: int, rank: int, absent: Iterable[int] | None = None) -> list[int]:
         """Return the constant axes normalized for a rank. absent: the axes if none are given."""
@@ -121,13 +135,7 @@ def _elements(known: Known) -> Shape | None:
 
 def shapes_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Known]:
     """Return the facts about values in terms of numbers and input symbols, as far as known."""
-    found = Shapes(functions)
-    for i in graph.input:
-        dims = tensor_type(i.type)[1]
-        if dims is not None:
-            found.facts[i.name] = Known(tuple(UNKNOWN if d is None else d for d in dims))
-    found.walk(graph)
-    return found.facts
+    return Shapes(graph, functions).facts
 
 
 class Shapes(Forward[Known]):
@@ -135,7 +143,19 @@ class Shapes(Forward[Known]):
 
     MUST: ClassVar = True
     PASSES: ClassVar = 1
-    given: Collection[str] = ()
+
+    def __init__(
+        self,
+        graph: GraphProto,
+        functions: Iterable[FunctionProto] = (),
+        given: Mapping[str, Known] | None = None,
+    ) -> None:
+        """given: facts about inputs, else the declared shapes."""
+        super().__init__(functions)
+        shapes = ((i.name, tensor_type(i.type)[1]) for i in required(graph))
+        declared = {name: Known(tuple(UNKNOWN if d is None else d for d in s)) for name, s in shapes if s is not None}
+        self.facts.update(declared if given is None else given)
+        self.walk(graph)
 
     def join(self, a: Known, b: Known) -> Known:
         x, y = a.shape, b.shape
@@ -144,42 +164,30 @@ class Shapes(Forward[Known]):
         return Known(shape, a.elements if a.elements == b.elements else None)
 
     def of(self, name: str) -> Known | None:
-        """Return the facts about a value. An overridable default has the given shape."""
         if name in self.facts or name not in self.constants:
             return self.facts.get(name)
-        found = self.integers(name)
-        return Known(tuple(self.constants[name].dims), None if found is None else tuple(found))
-
-    def integers(self, name: str) -> list[int] | None:
-        """Return the elements of a constant integer tensor that is not fed, else None."""
-        is_constant = name in self.constants and name not in self.given
-        return integers_of(self.constants[name]) or None if is_constant else None
+        return Known(tuple(self.constants[name].dims), tuple(self.integers(name)) or None)
 
     def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[Known | None]) -> Sequence[Known | None]:
         return []  # carried values may change shape between iterations
 
-    def see(self, call: Call) -> None:
-        """Called with each node of a standard operator."""
-
     def transfer(self, node: NodeProto, reads: Sequence[Known | None]) -> Sequence[Known | None]:
-        if node.domain not in STANDARD or not node.input:
-            return [None] * len(node.output)
-        call = Call(node, [fact or _NOTHING for fact in reads], self.integers)
-        self.see(call)
-        made = Known(call.computed(SHAPES), call.computed(ELEMENTS))
-        further = made if node.op_type == "Split" else _NOTHING
-        return [None if k == _NOTHING else k for k in (made, *[further] * (len(node.output) - 1))]
+        made = self.made(Call(node, [fact or NOTHING for fact in reads], self.integers))
+        further = made if node.op_type == "Split" else made._replace(shape=None, elements=None)
+        return [None if k == NOTHING else k for k in (made, *[further] * (len(node.output) - 1))]
 
-
-def integers_of(tensor: TensorProto) -> list[int]:
-    return few(tensor, MAX_SIZES, (tensor.INT64, tensor.INT32))
+    def made(self, call: Call) -> Known:
+        """Return the facts about the first result of a node."""
+        if call.node.domain not in STANDARD or not call.node.input:
+            return NOTHING
+        return Known(call.computed(SHAPES), call.computed(ELEMENTS))
 
 
 # -- shapes of results, in terms of operand sizes -----------------------------------------------------------
 
 
 def _transpose(call: Call) -> Shape | None:
-    perm = _need(call.integers(len(call.node.input), "perm"))
+    perm = call.ints("perm")
     return tuple(call.first[i] for i in perm) if sorted(perm) == list(range(len(call.first))) else None
 
 
@@ -266,15 +274,16 @@ def _concat(call: Call) -> Shape | None:
     shapes, axis = [s for s in call.shapes if s is not None], call.number("axis")
     if axis is None or len({*map(len, shapes)}) != 1:
         return None
-    # Equal dims: a number if any.
-    met: list[int | str] = [
-        min((d for d in dims if d != UNKNOWN), key=lambda d: isinstance(d, str), default=UNKNOWN)
-        for dims in zip(*shapes)
-    ]
+    met = [_equal(dims) for dims in zip(*shapes)]
     axis = _normalized(axis, len(met))
     lengths = [d for s in shapes if isinstance(d := s[axis], int) and d > 0]
     met[axis] = sum(lengths) if len(lengths) == len(call.shapes) else UNKNOWN
     return tuple(met)
+
+
+def _equal(dims: Sequence[int | str]) -> int | str:
+    """Return the number among equal dims, if any, else a known dim."""
+    return min((d for d in dims if d != UNKNOWN), key=lambda d: isinstance(d, str), default=UNKNOWN)
 
 
 def _broadcasted(shapes: Sequence[Shape]) -> Shape:

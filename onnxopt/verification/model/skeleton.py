@@ -11,6 +11,7 @@ import math
 import stat
 import sys
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -98,14 +99,25 @@ class Skeleton:
         for tensor in found:
             if not has_room and not belongs_inside(tensor):
                 continue
-            where = _external(tensor, self.path)
-            try:
-                data = where.bytes()
-            except FileNotFoundError:
-                place = f"{self.path}: the data file {where.file.name} of `{tensor.name}` is missing"
-                raise ModelError(place, "keep them together") from None
+            data = self._read(tensor)
             put_inside(tensor, bytes(data[: tensor_bytes(tensor.data_type, tensor.dims)]))
         return 0 if has_room else left
+
+    def _read(self, tensor: TensorProto) -> Any:
+        """Return the bytes of a tensor's external data. Raises ModelError for a missing file."""
+        where = _external(tensor, self.path)
+        try:
+            return where.bytes()
+        except FileNotFoundError:
+            place = f"{self.path}: the data file {where.file.name} of `{tensor.name}` is missing"
+            raise ModelError(place, "keep them together") from None
+
+    def copied(self) -> Skeleton:
+        """Return a copy with a model of its own."""
+        found = copy(self)
+        found.proto = ModelProto.FromString(self.proto.SerializeToString())
+        vars(found).pop("functions", None)
+        return found
 
     @cached_property
     def functions(self) -> Functions:
@@ -180,8 +192,16 @@ class Skeleton:
 def _external(tensor: TensorProto, model: Path) -> Stored:
     """Return the position of a tensor's external data. Raises ModelError for unsafe or invalid locations."""
     entries = {e.key: e.value for e in tensor.external_data}
-    location, folder = entries.get("location", ""), model.parent
     whose = f"{model}: the data of `{tensor.name}`"
+    file = _data_file(whose, entries.get("location", ""), model.parent)
+    try:
+        offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
+    except ValueError:
+        raise ModelError(f"{whose} has an offset or a length that is not a number", "the file is damaged") from None
+    return Stored(file, offset, length)
+
+
+def _data_file(whose: str, location: str, folder: Path) -> Path:
     is_inside, is_odd = not leads_away(location), False
     try:
         file = (folder / location).resolve() if is_inside else folder  # a network path is not even accessed
@@ -195,8 +215,4 @@ def _external(tensor: TensorProto, model: Path) -> Stored:
         raise ModelError(f"{whose} lies outside the model's folder: {location!r}", _FOLDER_HINT)
     if is_odd:
         raise ModelError(f"{whose} is in what is not a regular file: {location!r}", _FOLDER_HINT)
-    try:
-        offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
-    except ValueError:
-        raise ModelError(f"{whose} has an offset or a length that is not a number", "the file is damaged") from None
-    return Stored(file, offset, length)
+    return file

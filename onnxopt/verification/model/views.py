@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.errors import ModelError
 from onnxopt.proto.functions import inlined
@@ -129,14 +129,20 @@ def forget_claims(graph: GraphProto) -> None:
 # -- renamed interfaces -----------------------------------------------------------------------------------
 
 
+def _named(graph: GraphProto) -> tuple[list[ValueInfoProto], list[TensorProto]]:
+    """Return (declared values, initializers) of a graph and its bodies."""
+    graphs = [graph, *(body for node in inside(graph.node) for body in bodies_of(node))]
+    tensors = [t for g in graphs for t in (*g.initializer, *(s.values for s in g.sparse_initializer))]
+    return [i for g in graphs for i in (*g.input, *g.output, *g.value_info)], tensors
+
+
 def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Rename values and dims of a graph and its bodies as in `names`, in place.
 
     A value that already has a new name gets a fresh name.
     """
-    graphs = [graph, *(body for node in inside(graph.node) for body in bodies_of(node))]
-    infos = [i for g in graphs for i in (*g.input, *g.output, *g.value_info)]
-    named = [*infos, *(t for g in graphs for t in _initializers(g))]
+    infos, tensors = _named(graph)
+    named = [*infos, *tensors]
     fields = [field for node in inside(graph.node) for field in (node.input, node.output)]
     dims = [d for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param]
     values = _apart(names, {i.name for i in named}.union(*fields))
@@ -147,10 +153,6 @@ def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
         field[:] = [values.get(name, name) for name in field]
     for d in dims:
         d.dim_param = symbols.get(d.dim_param, d.dim_param)
-
-
-def _initializers(graph: GraphProto) -> list[TensorProto]:
-    return [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
 
 
 def _apart(names: Mapping[str, str], there: set[str]) -> dict[str, str]:
@@ -196,12 +198,6 @@ def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
         prune(nodes, outputs)
 
 
-def _dequantize(node: NodeProto, quantizer: NodeProto | None, numbers: Mapping[str, bytes]) -> None:
-    if quantizer is not None and _scaling(node, numbers) == _scaling(quantizer, numbers):
-        node.op_type, node.domain, node.input[:] = "Identity", "", [quantizer.input[0]]
-        del node.attribute[:]
-
-
 def _pass_through(
     graph: GraphProto | FunctionProto, keep: set[str], numbers: Mapping[str, bytes], quantizers: Mapping[str, NodeProto]
 ) -> None:
@@ -216,14 +212,19 @@ def _pass_through(
             _pass_through(body, keep, numbers, quantizers)
         if node.op_type == "Constant":
             numbers.update((node.output[0], _number(a.t)) for a in node.attribute if a.name == "value")
-        elif node.op_type == "QuantizeLinear" and keep.isdisjoint(_names(node)):
+        elif not keep.isdisjoint([*filter(None, [node.name]), *node.input[:1], *node.output]):
+            continue
+        elif node.op_type == "QuantizeLinear":
             quantizers[node.output[0]] = node
-        elif node.op_type == "DequantizeLinear" and keep.isdisjoint(_names(node)):
-            _dequantize(node, quantizers.get(node.input[0]), numbers)
+        elif node.op_type == "DequantizeLinear" and node.input[0] in quantizers:
+            _pass_on(node, quantizers[node.input[0]], numbers)
 
 
-def _names(node: NodeProto) -> list[str]:
-    return [*filter(None, [node.name]), *node.input[:1], *node.output]
+def _pass_on(node: NodeProto, quantizer: NodeProto, numbers: Mapping[str, bytes]) -> None:
+    """Make a DequantizeLinear the Identity of the quantized value, if the scaling is equal."""
+    if _scaling(node, numbers) == _scaling(quantizer, numbers):
+        node.op_type, node.domain, node.input[:] = "Identity", "", [quantizer.input[0]]
+        del node.attribute[:]
 
 
 def _number(tensor: TensorProto) -> bytes:

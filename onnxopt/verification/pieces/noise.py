@@ -280,64 +280,49 @@ def _measure(
     """Add the differences of samples to `largest`, and jumps to `unexplained`, until enough is known."""
     asked, left = [*largest], list[int]()
     for k in range(_MAX_PERTURBATIONS):
-        jumps = {v: _jumps(unexplained.get(v, ())) for v in asked}
+        jumps = {v: sum(j.count for j in unexplained.get(v, ()) if isinstance(j, Jumps)) for v in asked}
         left.append(sum(jumps.values()))
-        if _is_vain(left) or (k and not unexplained and _suffices(largest, is_enough)):
+        if _is_vain(left):
+            break
+        if k and not unexplained and is_enough is not None and all(is_enough(v, found) for v, found in largest.items()):
             break
         if k == _SEEDS:
             asked = [*filter(jumps.get, asked)]
         with contextlib.suppress(Failed):  # the model rejects a value one bit larger; noise is unknown
             for i, known, results in samples.draw(k, asked):
-                samples.see(i, known, results, largest if k < _SEEDS else {}, unexplained)
-
-
-def _jumps(unexplained: Unexplained) -> int:
-    """Return the number of unexplained elements of a value."""
-    return sum(j.count for j in unexplained if isinstance(j, Jumps))
-
-
-def _suffices(noise: Noise, is_enough: Enough | None) -> bool:
-    """Return whether the noise of all values suffices."""
-    return is_enough is not None and all(is_enough(v, found) for v, found in noise.items())
+                for v, found in results.items():
+                    if k < _SEEDS:
+                        differs = difference(known[v], found, coarse=is_coarse(samples.original.types[v]))
+                        largest[v][i] = noisier(largest[v][i], differs)
+                    if v in unexplained:
+                        unexplained[v][i].see(known[v], found)
 
 
 def _is_vain(left: Sequence[int]) -> bool:
     """Return whether further samples would explain no jump. `left`: unexplained elements before each sample."""
     if len(left) <= _SEEDS:
         return False
-    if left[-1] >= _CONCLUSIVE_COUNT and len(left) > _SEEDS + _IN_VAIN and left[-1] == left[-1 - _IN_VAIN]:
-        return True
-    return not left[-1] or (len(left) > _MORE and left[-1] == left[-1 - _MORE])
+    window = _IN_VAIN if left[-1] >= _CONCLUSIVE_COUNT else _MORE
+    return not left[-1] or (len(left) > max(window, _SEEDS + _IN_VAIN) and left[-1] == left[-1 - window])
 
 
 class _Samples:
     """A's values with other last bits: four samples of small changes, then larger changes, in search of jumps."""
 
     def __init__(self, original: Stream, here: Collection[str], seed: int, dtype: str) -> None:
-        self._original, self._here, self._seed, self._dtype = original, here, seed, dtype
+        self.original, self._here, self._seed, self._dtype = original, here, seed, dtype
         self._opened: Opened | None = None
 
     def draw(self, k: int, wanted: Sequence[str]) -> Iterator[tuple[int, Values, Values]]:
         """Yield (case, A's values, A's wanted values with other last bits) of sample `k`. Raises Failed."""
-        program, is_search, rng = self._original.runner.program, k >= _SEEDS, Draws(self._seed, k)
+        original, is_search, rng = self.original, k >= _SEEDS, Draws(self._seed, k)
         change = functools.partial(last_bit, rng=rng, dtype=self._dtype, times=NOISE if is_search else 1.0)
-        nodes = program.cone(wanted, self._here)
-        fed = {r: self._original.types[r] for i in nodes for r in program.reads[i] if r in self._here}
+        nodes = original.runner.program.cone(wanted, self._here)
+        fed = {r: original.types[r] for r in original.runner.program.read(nodes) if r in self._here}
         if is_search or not k % 2 or self._opened is None:
-            self._opened = self._original.runner.open(nodes, fed, wanted, change)
+            self._opened = original.runner.open(nodes, fed, wanted, change)
         # Every second sample of a search feeds unchanged numbers: only rounding behind may have met a breakpoint, not
         # the inputs.
         moves = not (is_search and k % 2)
-        for i, known in enumerate(self._original.values):
+        for i, known in enumerate(original.values):
             yield i, known, self._opened.run({r: change(known[r]) if moves else known[r] for r in fed})
-
-    def see(
-        self, case: int, known: Values, results: Values, largest: Noise, unexplained: Mapping[str, Unexplained]
-    ) -> None:
-        """Add a case of a sample, as given by `draw`, to the differences and jumps."""
-        for v, found in results.items():
-            if v in largest:
-                differs = difference(known[v], found, coarse=is_coarse(self._original.types[v]))
-                largest[v][case] = noisier(largest[v][case], differs)
-            if v in unexplained:
-                unexplained[v][case].see(known[v], found)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from onnx import NodeProto
+from onnx import GraphProto, NodeProto
 
 from onnxopt.verification.compare import as_held
 from onnxopt.verification.pieces.noise import View
-from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
+from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.transforms import name_in_file
 from onnxopt.verification.records import OutputRecord, Place, Side
@@ -23,13 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class First:
-    """Result of a candidate, run with all candidates, except doubtful candidates, assumed to be cutpoints."""
+    """Result of a candidate, run with all candidates assumed to be cutpoints."""
 
     ok: bool  # whether the candidate agrees
     # Values read by its piece, with the view through which B was fed (None: A's layout).
     entries: dict[str, View | None]
     found: Difference = Difference()
     moves: bool = False  # the piece only moves numbers, or is a node equal in both: agrees for any operands
+
+
+MAX_FAULTS: Final = 8  # of a walk, besides values the narrower type cannot hold
 
 
 @dataclass
@@ -43,36 +45,9 @@ class Fault:
     a: list[int]  # indices of A's nodes
     b: list[int]  # indices of B's nodes
     shape: tuple[int, ...] = ()  # of A's value in the case
-    beyond: bool = False  # the narrower type cannot hold A's numbers
-
-
-# -- candidates that are no cutpoints ---------------------------------------------------------------------
-
-
-def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str], set[str]]:
-    """Return (rejected, retry) among `pending` in B's order.
-
-    rejected: candidates that disagree, or only move a rejected value. retry: candidates that disagree, but read a
-    rejected value, and may compensate. A candidate that only moves a retried value, or disagrees behind it, waits for
-    the next run. Everything further behind is treated as if the retried value agreed.
-    """
-    doubted, excused, open_ = set[str](), set[str](), set[str]()
-    for value in pending:
-        seen = first.get(value)
-        if seen is None or (seen.ok and not seen.moves):
-            continue
-        if not open_.isdisjoint(seen.entries):
-            if seen.ok:
-                open_.add(value)
-        elif not doubted.isdisjoint(seen.entries):
-            if seen.ok:
-                doubted.add(value)
-            else:
-                excused.add(value)
-                open_.add(value)
-        elif not seen.ok:
-            doubted.add(value)
-    return doubted, excused
+    # The narrower type cannot hold A's numbers: a float16 value of 1e5 is infinite, and 1e-7 has a single bit,
+    # regardless of preceding values. All are reported in one walk, with values that agree only by a clamped operand.
+    beyond: bool = False
 
 
 # -- outputs without cutpoint -----------------------------------------------------------------------------
@@ -88,87 +63,38 @@ def unsettled(replay: Replay, cuts: Collection[str]) -> list[str]:
 
 def _of_output(replay: Replay, x: str, y: str, is_cut: bool) -> Difference:
     """Return the difference of an output `x` of A and its counterpart `y`, from known and constant values."""
-    a, b, values = replay.original.runner.program, replay.program, replay.original.values
-    mine, is_known = replay.pairs.of.get(y, y), all(x in known for known in values)
-    if is_cut and is_known and all(mine in known for known in values):
-        return worst([difference(known[x], known[mine]) for known in values])
-    if y not in b.maker and y in b.constants and is_known:
-        constant = b.constant(y)
-        return worst([difference(as_held(known[x], constant, replay.dtype), constant) for known in values])
-    if x not in a.maker and x in a.constants and y in b.constants:
-        return difference(a.constant(x), b.constant(y))
-    return Difference(note="it is computed differently")
-
-
-# -- faults -----------------------------------------------------------------------------------------------
-# A float16 value of 1e5 is infinite, and 1e-7 has a single bit, regardless of preceding values. All such values are
-# reported in the same walk, including those that agree only because a too large value was fed as the largest number.
-
-_MAX_FAULTS: Final = 8  # faults, besides values the narrower type cannot hold
-
-
-class Faults:
-    """The faults of a walk."""
-
-    def __init__(self, replay: Replay, found: list[Fault]) -> None:
-        self.found = found
-        self.beyond: set[str] = set()  # values that the narrower type cannot hold
-        self._replay = replay
-        self._a, self._b = replay.original.runner.program, replay.program
-
-    def chosen(self, blocked: Sequence[str], latest: Mapping[str, list[Difference]]) -> Sequence[str]:
-        """Return the values to report next: all that the narrower type cannot hold, else the first of `blocked`.
-
-        Empty once enough faults are found.
-        """
-        unfit = {v: found[0] for v in blocked if (found := self._replay.unfit(v))}
-        beyond = [v for v, note in unfit.items() if note == OVERFLOWS and worst(latest[v]).note]
-        beyond = beyond or [v for v, note in unfit.items() if note == TOO_SMALL]
-        is_full = sum(not fault.beyond for fault in self.found) >= _MAX_FAULTS
-        return beyond or ([] if is_full else blocked[:1])
-
-    def add(self, value: str, fed: set[str], fed_of_a: set[str], latest: list[Difference]) -> Fault:
-        """Record a fault at `value` and return it.
-
-        fed: cutpoints of B; fed_of_a: their names in A; latest: differences by case.
-        """
-        original, nodes = self._replay.pairs.of[value], self._b.cone([value], fed)
-        if unfit := self._replay.unfit(value):
-            found, case = Difference(note=unfit[0]), unfit[1]
-            self.beyond.add(value)
-        else:
-            found = worst(latest)
-            case = latest.index(found)
-        its, shape = self._a.cone([original], fed_of_a), np.shape(self._replay.mine(value)[case])
-        fault = Fault(value, found, case, self._b.entries(nodes, fed), its, nodes, shape, value in self.beyond)
-        self.found.append(fault)
-        return fault
-
-    def follow(self, value: str, fed: set[str]) -> bool:
-        """Return whether a value agrees only because a too large operand was fed as the largest number."""
-        if not self.beyond or (self._replay.unfit(value) or ("",))[0] != OVERFLOWS:
-            return False
-        return not self.beyond.isdisjoint(self._b.entries(self._b.cone([value], fed), fed))
+    a, b, found = replay.original.runner.program, replay.program, list[Difference]()
+    for known in replay.original.values:
+        mine = a.constant(x) if x in a.constants and x not in known else known.get(x)
+        theirs = known.get(replay.pairs.of.get(y, y)) if is_cut else None
+        if theirs is None and y not in b.maker and y in b.constants:
+            theirs = b.constant(y)
+        if mine is None or theirs is None:
+            return Difference(note="it is computed differently")
+        found.append(difference(as_held(mine, theirs, replay.dtype), theirs))
+    return worst(found)
 
 
 # -- bodies -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Enclosing:
-    """The position of a body of A and its counterpart in B."""
+    """A body of A and its counterpart in B."""
 
     outer: Walk  # walk of the enclosing graph
     nodes: tuple[NodeProto, NodeProto]  # nodes with the body, of A and B
-    name: str  # of A's body
-    theirs: str  # name of B's body
+    names: tuple[str, str]  # of the bodies
+    graphs: tuple[GraphProto, GraphProto]
     cases: Sequence[int]  # indices into the cases of `outer`
     is_sure: bool = True  # the correspondence holds for all inputs, not only by conditions equal in all cases
+    outputs: list[tuple[str, str]] | None = None  # corresponding outputs, if not the bodies'
+    assumed: Mapping[str, bool] = field(default_factory=dict)  # conditions as required by a branch that no case takes
     in_place: frozenset[int] = frozenset()  # B's nodes compared with the body, if B has no body
 
     def scope(self, scope: str) -> str:
         """Return the path of B's body below the path `scope`."""
-        return scope if self.in_place else f"{scope} / {label_of(self.nodes[1])} / {self.theirs}"
+        return scope if self.in_place else f"{scope} / {label_of(self.nodes[1])} / {self.names[1]}"
 
 
 def label_of(node: NodeProto) -> str:
@@ -228,10 +154,13 @@ def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Plac
         [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_MAX_NODES:]
         for p, there in zip((walk.a, walk.b), nodes)
     )
-    # For elements that jump to unseen values, or a few distant elements, noise of the whole is irrelevant.
-    whole = noise[case] if noise else None
-    place.noise = None if whole is None or whole.unseen or whole.uneven else whole.relative
+    place.noise = _of_whole(noise[case]) if noise else None
     return place
+
+
+def _of_whole(noise: Difference) -> float | None:
+    """Return the noise; None for elements that jump to unseen values, or a few distant elements."""
+    return None if noise.unseen or noise.uneven else noise.relative
 
 
 def _side(program: Program, i: int) -> Side:

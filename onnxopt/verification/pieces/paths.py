@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from onnx import NodeProto
+from onnx import AttributeProto, NodeProto
 
 from onnxopt.proto.element_types import BY_NAME, TYPES
 from onnxopt.verification.model.nodes import domain_of, inside
@@ -35,9 +35,10 @@ def is_single(program: Program) -> bool:
     """Return whether all floats computed in a main graph are float32, so types need not be observed."""
     if any(not domain_of(f.domain) for f in program.skeleton.proto.functions):  # may be called like standard operators
         return False
-    if _takes_others(program):
+    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
+    if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
         return False
-    others = _stored_others(program)
+    others = _constant_others(program)
     for node, reads in zip(program.nodes, program.reads):
         if _makes_others(node) or (node.op_type != "Cast" and not others.isdisjoint(reads)):
             others.update(node.output)
@@ -46,16 +47,9 @@ def is_single(program: Program) -> bool:
     return True
 
 
-def _takes_others(program: Program) -> bool:
-    """Return whether inputs may be floats except float32, or no tensors."""
-    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
-    return any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds)
-
-
-def _stored_others(program: Program) -> set[str]:
-    """Return the constants that are floats except float32."""
+def _constant_others(program: Program) -> set[str]:
     others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
-    return others | {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
+    return others.union(name for name, t in program.sparse.items() if t.values.data_type in _OTHERS)
 
 
 def _makes_others(node: NodeProto) -> bool:
@@ -63,16 +57,14 @@ def _makes_others(node: NodeProto) -> bool:
 
     Either an attribute gives a type, or the operator is custom.
     """
-    for n in inside([node]):
-        if domain_of(n.domain):
-            return True
-        for a in n.attribute[:]:
-            if a.type in (a.SPARSE_TENSOR, a.TYPE_PROTO) or (a.type == a.INT and a.name != "group" and a.i in _OTHERS):
-                return True
-            tensors = (a.t,) if a.type == a.TENSOR else a.g.initializer[:] if a.type == a.GRAPH else ()
-            if any(t.data_type in _OTHERS for t in tensors):
-                return True
-    return False
+    return any(domain_of(n.domain) or any(map(_gives_others, n.attribute[:])) for n in inside([node]))
+
+
+def _gives_others(a: AttributeProto) -> bool:
+    if a.type in (a.SPARSE_TENSOR, a.TYPE_PROTO) or (a.type == a.INT and a.name != "group" and a.i in _OTHERS):
+        return True
+    tensors = (a.t,) if a.type == a.TENSOR else a.g.initializer[:] if a.type == a.GRAPH else ()
+    return any(t.data_type in _OTHERS for t in tensors)
 
 
 @dataclass(frozen=True)
@@ -110,12 +102,11 @@ def paths(
         count = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
-            width = _EPSILON.get(kind, EPSILON["float32"])
-            own = count
+            own, width = count, _EPSILON.get(kind, EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = float(depth > 0 or not rounds(node))  # moved numbers were rounded before
-            if kind.startswith(_EXACT_TYPES):
-                own, width = (0.0, 0.0) if not own or _is_exact(program, node, types) else (own, width)
+            if kind.startswith(_EXACT_TYPES) and (not own or _is_exact(program, node, types)):
+                own = width = 0.0
             # Sums of narrow numbers are accumulated in a wider type.
             step = min(own, 1.0) if width > EPSILON["float32"] else own
             found[output] = depth + step, max(coarsest, width) if own or coarsest else 0.0

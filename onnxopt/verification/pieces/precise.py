@@ -1,17 +1,11 @@
 """Test whether a difference is rounding: both pieces also compute in float64 from the same numbers.
 
 A64 and B64, the results in float64, contain almost no rounding. If A64 and B64 differ, A and B are different functions,
-except for B's merged constants, which had to be rounded. The last bits of constants that A does not have are perturbed,
-and their effect is allowed.
-
-A B equal in exact arithmetic may still be useless in float32. B's float32 result must therefore be as close to B64 as a
-few roundings, or a few times as far as A's from A64, on these numbers and on numbers nearby. Summation order depends on
-the kernel: more is allowed if the difference disappears when only sums are computed in float64 and rounded once. E[x²]
-- E[x]² would still differ. Overflow or NaN in only one of the two is no rounding.
+except for B's merged constants, which had to be rounded: the last bits of constants that A does not have are perturbed.
+A B equal in exact arithmetic may still be useless in float32, so its float32 result must be close to B64, too.
 
 If A's float32 result is far from A64, or A adds the constant that rounds to integers, rounding is intended, and the
-test fails. Discrete values, integer-valued floats and dequantized numbers must agree element by element: B equals A64,
-or last bits of merged constants decide.
+test fails. docs/judge.md lists the conditions.
 """
 
 from __future__ import annotations
@@ -19,9 +13,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.operators import WINDOWS, having
@@ -69,7 +65,6 @@ def is_rounding(
     differences: Sequence[Difference],
     noise: Sequence[Difference],
     cuts: Collection[str],
-    cuts_of_a: Collection[str],
     share: float,
 ) -> bool:
     """Return whether rounding explains the differences of B's value, computed from `cuts`, from A's.
@@ -79,30 +74,25 @@ def is_rounding(
     """
     if not (cases := unexplained(differences, noise, share)):
         return True
-    kind = replay.kind(value)
-    jumps = is_discrete(kind) and not is_coarse(kind)
-    dtype = {"tensor(float)": "float32", "tensor(float16)": "float16"}.get(kind, "float32" if jumps else "")
+    original, of, dtype = replay.original, replay.pairs.of, _computed_in(replay.kind(value))
     if not dtype or replay.dtype:
         return False
-    original, of = replay.original, replay.pairs.of
-    here = original.everywhere(cuts_of_a)
+    here = original.everywhere(of.get(r, r) for r in cuts)
+    known = {r for r in cuts if of.get(r, r) in here}
+    reads = replay.program.entries(replay.program.cone([value], known), known)
     try:
         a = _Part(original.runner, [of[value]], here, original.values, dtype, replay.memory // 8)
-        known = {r for r in cuts if of.get(r, r) in here}
-        reads = replay.program.entries(replay.program.cone([value], known), known)
-        b = _Part(replay.runner, [value], set(reads), _feeds(replay, reads), dtype, replay.memory // 8)
+        feeds = [{r: replay.fed_as(r, i) for r in reads} for i in range(len(original.values))]
+        b = _Part(replay.runner, [value], set(reads), feeds, dtype, replay.memory // 8)
         return _Question(replay, value, a, b, share).answer(cases)
     except (Failed, KeyError):
         return False
 
 
-def _feeds(replay: Replay, reads: Sequence[str]) -> list[dict[str, Any]]:
-    """Return A's values of `reads` in B's layout, by case."""
-    given = {r: (replay.mine(r), replay.views.get(r)) for r in reads}
-    return [
-        {r: mine[i] if view is None else view(mine[i], i) for r, (mine, view) in given.items()}
-        for i in range(len(replay.original.values))
-    ]
+def _computed_in(kind: str) -> str:
+    """Return the type of floats behind values of a type, if known."""
+    jumps = is_discrete(kind) and not is_coarse(kind)
+    return {"tensor(float)": "float32", "tensor(float16)": "float16"}.get(kind, "float32" if jumps else "")
 
 
 def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], most: int) -> dict[str, Any]:
@@ -174,15 +164,9 @@ class _Part:
         """Return the first wanted value in a case, by a piece in float64."""
         return self.run(opened, _widened(case, self.dtype))
 
-    @property
-    def sums(self) -> bool:
-        """Whether the piece contains a sum."""
-        return any(is_sum(self.runner.program.nodes[i]) for i in self.nodes)
-
-    @property
-    def narrows(self) -> bool:
-        """Whether the piece rounds to a narrower type."""
-        return any(narrows(self.runner.program.nodes[i], self.dtype) for i in self.nodes)
+    def having(self, is_one: Callable[[NodeProto], bool]) -> bool:
+        """Return whether a node satisfies `is_one`."""
+        return any(is_one(self.runner.program.nodes[i]) for i in self.nodes)
 
     def _learn(self, array: Any) -> Any:
         self.constants[_digest(array)] = is_exact(array)
@@ -229,9 +213,7 @@ class _Question:
         self._hidden = masked(x) if found.beside == found.largest and np.isfinite(x).all() else None
         x, y, exact_x, exact_y = map(self._left, (x, y, exact_x, exact_y))
         off = apart(x, exact_x)
-        if off.note:
-            return False
-        if off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * self._largest_operand(case)):
+        if off.note or self._is_far(case, off):
             return False
         if not self._channels_agree(case, x, y, exact_x, exact_y):
             return False
@@ -242,20 +224,20 @@ class _Question:
                 return False
         return self._is_own(case, y, exact_y, off)
 
+    def _is_far(self, case: int, off: Difference) -> bool:
+        """Return whether a difference from float64 is far beyond rounding, of the result and of the operands."""
+        operands = (float(np.abs(v).max(initial=0)) for v in self.a.cases[case].values() if is_float(v))
+        return off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * max(operands, default=0.0))
+
     def _is_own(self, case: int, y: Any, exact_y: Any, off: Difference) -> bool:
         """Return whether B's own rounding explains its difference from float64. `off`: the difference in A."""
         own = apart(exact_y, y)
         if own.within(self.share) or own.explained(off) or own.explained(near := self._near(case, off)):
             return True
-        if own.relative > _LOST or not self.b.sums:
+        if own.relative > _LOST or not self.b.having(is_sum):
             return False
         own = apart(exact_y, self.b.run(self.b.summed(), self.b.cases[case]))
         return own.within(self.share) or own.explained(near)
-
-    def _largest_operand(self, case: int) -> float:
-        """Return the largest magnitude of A's floats in a case."""
-        floats = (v for v in self.a.cases[case].values() if is_float(v))
-        return max((float(np.abs(v).max(initial=0)) for v in floats), default=0.0)
 
     def _channels_agree(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
         """Return whether small rows and channels agree.
@@ -295,7 +277,8 @@ class _Question:
         Empty if B, unlike A, rounds to narrower floats, where a last bit is a step.
         """
         found: list[Any] = []
-        if self.b.narrows and not self.a.narrows:
+        is_narrow = partial(narrows, dtype=self.a.dtype)
+        if self.b.having(is_narrow) and not self.a.having(is_narrow):
             return found
         known, merged = self.a.constants, self._is_merged_exactly
         for k in range(_SAMPLES):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -88,6 +88,11 @@ class Replay:
         name = self.pairs.of.get(value, value)
         return [known[name] for known in self.original.values]
 
+    def fed_as(self, value: str, case: int) -> Any:
+        """Return A's value in a case, in B's layout."""
+        found, view = self.original.values[case][self.pairs.of.get(value, value)], self.views.get(value)
+        return found if view is None else view(found, case)
+
     def against(self, value: str) -> list[Any]:
         """Return the expected values by case: A's, or A's results from rounded inputs."""
         return self._against.get(value) or self.mine(value)
@@ -116,14 +121,13 @@ class Replay:
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """Return B's values computed from A's values of `fed`, by case. Raises Failed; Refused for missing kernels."""
         nodes = self.program.cone(wanted, fed)
-        types = {r: self.kind(r) for i in nodes for r in self.program.reads[i] if r in fed}
+        types = {r: self.kind(r) for r in self.program.read(nodes) if r in fed}
         narrow = {r for r in types if self.is_narrow(r)}
         int32 = self.pairs.int32.intersection(types)
         held = {r: self.held[r] for r in narrow} | dict.fromkeys(int32, "tensor(int32)")
-        given = {r: self.mine(r) for r in types}
 
         def feeds(case: int) -> Values:
-            values = {r: self.views[r](v[case], case) if r in self.views else v[case] for r, v in given.items()}
+            values = {r: self.fed_as(r, case) for r in types}
             values |= {r: narrowed(values[r], self.dtype) for r in narrow}
             return values | {r: as_int32(r, values[r]) for r in int32}
 
@@ -145,14 +149,13 @@ class Replay:
     def _rounded(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """Return A's results from the rounded numbers fed to B, so that decisions are equal."""
         of, original = self.pairs.of, self.original
-        program = original.runner.program
-        rounded = {of.get(r, r) for r in fed if self.is_narrow(r)}
-        cuts, asked = {of.get(r, r) for r in fed}, [of[v] for v in wanted]
-        nodes = program.cone(asked, cuts)
-        types = {r: original.types[r] for i in nodes for r in program.reads[i] if r in cuts}
+        cuts, asked = {of.get(r, r): r for r in fed}, [of[v] for v in wanted]
+        nodes = original.runner.program.cone(asked, cuts)
+        types = {r: original.types[r] for r in original.runner.program.read(nodes) if r in cuts}
 
         def value(known: Values, name: str) -> Any:
-            return np.asarray(narrowed(known[name], self.dtype), np.float32) if name in rounded else known[name]
+            is_narrow = self.is_narrow(cuts[name])
+            return np.asarray(narrowed(known[name], self.dtype), np.float32) if is_narrow else known[name]
 
         try:
             feeds = ({r: value(known, r) for r in types} for known in original.values)
@@ -217,35 +220,40 @@ class Replay:
             return True, differences, None
         if self.is_narrow(value):
             differences = [d._replace(note=_OVER.get(d.note, d.note)) for d in differences]
-        if self.pairs.of.get(value) == value:  # a value of equal name has equal shape
-            return False, differences, None
-        best = self._closest(value, mine, found, share)
-        if best is not None and (best[0] or any(d.note for d in differences)):  # different shapes: the closest view
-            return best
+        # A value of equal name has equal shape.
+        held, view = self._viewed(value, mine, found, share) if self.pairs.of.get(value) != value else ([], None)
+        if view is not None and all(d.within(share) for d in held):
+            return True, held, view
+        if view is not None and any(d.note for d in differences):  # different shapes
+            return False, held, view
         return False, differences, None
 
-    def _closest(
+    def _viewed(
         self, value: str, mine: list[Any], found: list[Any], share: float
-    ) -> tuple[bool, list[Difference], View] | None:
-        """Return (whether B's values agree, differences by case, view) for the first view that agrees, or closest."""
-        best: tuple[bool, list[Difference], View] | None = None
+    ) -> tuple[list[Difference], View | None]:
+        """Return (differences by case, view of A's values) for the first view that agrees, else the closest."""
+        tried = list[tuple[list[Difference], View]]()
         for view in views(mine, found):
             held = [self._difference(value, view(x, i), y, share) for i, (x, y) in enumerate(zip(mine, found))]
             if all(d.within(share) for d in held):
-                return True, held, view
-            if best is None or sum(d.relative for d in held) < sum(d.relative for d in best[1]):
-                best = False, held, view
-        return best
+                return held, view
+            tried.append((held, view))
+        return min(tried, key=lambda one: sum(d.relative for d in one[0]), default=([], None))
 
     def _differences(self, value: str, mine: list[Any], found: list[Any], share: float) -> list[Difference]:
         """Return the differences by case, in A's layout, and losses of the narrower type."""
         differences = [self._difference(value, x, y, share) for x, y in zip(mine, found, strict=True)]
+        notes = self._losses(value, found)
+        return [Difference(note=note) if note and not d.note else d for d, note in zip(differences, notes)]
+
+    def _losses(self, value: str, found: list[Any]) -> list[str]:
+        notes = [""] * len(found)
         if self.held:  # A may become infinite from rounded numbers, unlike from its own
-            differences = _noted(differences, map(lost, self.mine(value), found))
+            notes = [*map(lost, self.mine(value), found)]
         if self.digits and self.is_narrow(value):
             small = (is_too_small(x, self.dtype) for x in self.mine(value))
-            differences = _noted(differences, (TOO_SMALL if s else "" for s in small))
-        return differences
+            notes = [note or TOO_SMALL * is_small for note, is_small in zip(notes, small)]
+        return notes
 
     def _as_narrow(self, value: str, found: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return (A's values, B's values) as comparable in the narrower type."""
@@ -260,20 +268,13 @@ class Replay:
 
     def _difference(self, value: str, mine: Any, theirs: Any, share: float) -> Difference:
         found = difference(mine, theirs, coarse=is_coarse(self.kind(value)))
-        if found.note and are_as_empty(mine, theirs, self._makers(value)):
+        makers = (self.original.runner.program, self.pairs.of.get(value, value)), (self.program, value)
+        if found.note and are_as_empty(mine, theirs, makers):
             return Difference()
-        if found.note or not found.largest or not self._may_shake(value):
+        # Noise perturbs the type's own last bits, and bfloat16 is carried in float32.
+        if found.note or not found.largest or not (self.dtype or "bfloat16" not in self.kind(value)):
             return found
         return found._replace(uneven=True) if Channels(mine, theirs, share, fine=self.fine).any else found
-
-    def _makers(self, value: str) -> Iterator[tuple[Program, str]]:
-        """Yield (program, name) of a value in A and B."""
-        yield self.original.runner.program, self.pairs.of.get(value, value)
-        yield self.program, value
-
-    def _may_shake(self, value: str) -> bool:
-        """Return whether noise perturbs the type's own last bits. bfloat16 is carried in float32."""
-        return bool(self.dtype) or "bfloat16" not in self.kind(value)
 
 
 def _results(
@@ -286,8 +287,3 @@ def _results(
         for name, value in opened.run(values).items():
             found[name].append(value)
     return found
-
-
-def _noted(differences: Iterable[Difference], notes: Iterable[str]) -> list[Difference]:
-    """Return the differences, replaced by notes where there is a note."""
-    return [d if d.note or not note else Difference(note=note) for d, note in zip(differences, notes, strict=True)]

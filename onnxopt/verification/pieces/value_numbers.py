@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections import ChainMap
-from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +25,9 @@ from onnxopt.verification.programs.program import Program, bodies
 
 Numbers: TypeAlias = MutableMapping[str, int]
 _WIDTHS: Final = {"tensor(int32)": 6, "tensor(int64)": 7}
+_PREFIX: Final = 64  # elements compared before all
+_SAMPLE: Final = 1 << 16  # bytes of a large array in the hash
+_BLOCK: Final = 1 << 18  # bytes compared at once
 _MAX_CALLED_NODES: Final = 100_000  # nodes of functions, counted in each call
 _COMMUTING: Final = having("commutes")  # bitwise
 _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
@@ -42,29 +45,73 @@ class _Scope(NamedTuple):
     given: Mapping[str, AttributeProto]  # attributes of the enclosing call
     depth: int  # number of enclosing bodies
 
-    def inner(self) -> _Scope:
-        """Return the scope of a body."""
-        return self._replace(depth=self.depth + 1)
-
     def tells(self, a: AttributeProto) -> bool:
         """Return whether an attribute has a value. A reference to an attribute missing in the call has none."""
         return not a.ref_attr_name or a.ref_attr_name in self.given
 
 
+class _Known(dict[str, int]):
+    """Value numbers by name. `key`: returns the key of a name without number."""
+
+    def __init__(self, key: Callable[[str], Hashable], table: dict[Hashable, int]) -> None:
+        self._key, self._table = key, table
+
+    def __missing__(self, name: str) -> int:
+        found = self[name] = number_of(self._table, self._key(name))
+        return found
+
+
 class ValueNumbering:
     """Value numbers of a model. Models that share a `table` have equal numbers for equal values."""
 
-    def __init__(self, program: Program, table: dict[Hashable, int], several: Collection[str]) -> None:
-        """Create empty. `several`: domains imported in more than one version."""
-        self._program = program
-        self._several = several
-        self._table = table
+    def __init__(
+        self,
+        program: Program,
+        table: dict[Hashable, int],
+        several: Collection[str],
+        fed: Mapping[str, Hashable],
+        folded: Mapping[str, Any],
+    ) -> None:
+        """Number fed values.
+
+        several: domains imported in more than one version; fed: keys of fed values; folded: arrays of constant results.
+        """
+        self._program, self._table, self._several = program, table, several
         self._versions = program.skeleton.versions
         self._functions = program.skeleton.functions
         self._left = _MAX_CALLED_NODES
         self._kinds = program.skeleton.kinds
         self._any_width = bool(self._kinds)
-        self.found: dict[int, dict[str, int]] = {}  # {node: {result: number}}, cached
+        self._fed = fed.keys() | folded.keys()
+        self._found: dict[int, Mapping[str, int]] = {}  # {node: {result: number}}
+        # Numbers of values as read: a fed value is not the result of its node.
+        self.known = _Known(lambda name: self.constant(name) if program.is_constant(name) else ("other", name), table)
+        self.known.update((name, number_of(table, key)) for name, key in fed.items() if not program.is_constant(name))
+        self.known.update((name, number_of(table, self.elements(array))) for name, array in folded.items())
+
+    def value(self, name: str) -> int:
+        """Return the number of a value as computed from fed values."""
+        i = self._program.maker.get(name)
+        return self.known[name] if i is None else self.number([i])[i][name]
+
+    def number(self, nodes: Collection[int]) -> dict[int, Mapping[str, int]]:
+        """Return {node: {result: number}}, computed from fed values."""
+        self._number(o for i in nodes for o in self._program.nodes[i].output if o)
+        return {i: self._found.get(i, {}) for i in nodes}
+
+    def operands(self, i: int) -> list[int]:
+        """Return the numbers of a node's operands, -1 if absent."""
+        self._number(r for r in self._program.reads[i] if r not in self.known)
+        return _operands(self._program.nodes[i], self.known)
+
+    def _number(self, wanted: Iterable[str]) -> None:
+        """Number the nodes between fed values and `wanted`."""
+        for i in self._program.cone(wanted, self._fed):
+            if i not in self._found:
+                node = self._program.nodes[i]
+                made = self._made(node, self.known, _Scope(self._versions, {}, 0))
+                self._found[i] = {name: number for name, number in zip(node.output, made) if name}
+                self.known.update((o, number) for o, number in self._found[i].items() if o not in self._fed)
 
     def elements(self, array: Any) -> Hashable:
         """Return the key of a constant array; int32 and int64 have equal keys if any width is allowed."""
@@ -92,27 +139,6 @@ class ValueNumbering:
         return self.elements(
             program.skeleton.values(program.constants[name], aligned=False)
         )  # not copied, as it is kept
-
-    def number(self, nodes: Iterable[int], known: Numbers, fed: Collection[str] = ()) -> None:
-        """Add the numbers of results of nodes to `known`, except of fed values."""
-        for i in nodes:
-            if i not in self.found:
-                node = self._program.nodes[i]
-                self._node(node, known, _Scope(self._versions, {}, 0))
-                self.found[i] = {o: known[o] for o in node.output if o}
-            known.update(self.found[i] if not fed else {o: n for o, n in self.found[i].items() if o not in fed})
-
-    def made(self, nodes: Collection[int], known: Numbers, fed: Collection[str]) -> dict[int, set[int]]:
-        """Return the numbers of results, by node, computed from fed values."""
-        program = self._program
-        self.number(program.cone((o for i in nodes for o in program.nodes[i].output if o), fed), known, fed)
-        return {i: set(self.found.get(i, {}).values()) for i in nodes}
-
-    def read(self, operator: str, known: Numbers, fed: Collection[str]) -> None:
-        """Number the operands of an operator's nodes."""
-        program = self._program
-        read = {r for i in program.places.get(operator, ()) for r in program.reads[i]}
-        self.number(program.cone(read.difference(fed), fed), known, fed)
 
     def _node(self, node: NodeProto, known: Numbers, scope: _Scope) -> None:
         made = self._made(node, known, scope)
@@ -155,11 +181,16 @@ class ValueNumbering:
         if self._only_changes_width(node):
             return [*reads[:1]]
         if node.op_type == "Constant" and len(told) == 1:
-            tensor = held_as(*told[0])
-            sparse = ("held", told[0][1].SerializeToString(deterministic=True)) if tensor is None else ()
-            return [number_of(self._table, sparse or self.elements(tensor_to_array(tensor)))]
+            return [number_of(self._table, self._held(*told[0]))]
         fill = self._filled(node, reads[0]) if node.op_type == "ConstantOfShape" else None
         return [number_of(self._table, fill)] if fill is not None else None
+
+    def _held(self, name: str, attribute: Any) -> Hashable:
+        """Return the constant in an attribute of a Constant, as by `elements`; of sparse tensors, the message."""
+        tensor = held_as(name, attribute)
+        if tensor is None:
+            return "held", attribute.SerializeToString(deterministic=True)
+        return self.elements(tensor_to_array(tensor))
 
     def _filled(self, node: NodeProto, shape: int) -> Hashable | None:
         """Return the constant made by a ConstantOfShape, as by `elements`; None for a computed shape."""
@@ -197,7 +228,13 @@ class ValueNumbering:
         """Return an attribute's value in canonical form."""
         if a.type in (a.GRAPH, a.GRAPHS):
             graphs = (a.g,) if a.type == a.GRAPH else a.graphs
-            return "", *(str(n) for g in graphs for n in (*self.body(g, known, scope.inner()), -1))
+            return "", *(
+                str(n) for g in graphs for n in (*self.body(g, known, scope._replace(depth=scope.depth + 1)), -1)
+            )
+        return (self._plain(a).SerializeToString(deterministic=True).hex(),)
+
+    def _plain(self, a: AttributeProto) -> AttributeProto:
+        """Return an attribute without its name, in any width of integers if widths do not count."""
         plain = type(a)()
         plain.CopyFrom(a)
         plain.name = plain.doc_string = ""
@@ -205,7 +242,7 @@ class ValueNumbering:
             plain.i = _WIDTHS["tensor(int64)"]
         if self._any_width and a.type == a.TENSOR and a.t.data_type in _WIDTHS.values():
             plain.t.CopyFrom(array_to_tensor(self._widened(tensor_to_array(a.t)), ""))
-        return (plain.SerializeToString(deterministic=True).hex(),)
+        return plain
 
     def body(self, graph: GraphProto, known: Numbers, scope: _Scope | None = None) -> list[int]:
         """Return the numbers of a body's outputs. `scope`: by default, a body of the main graph."""
@@ -252,9 +289,6 @@ def elements(array: Any) -> Hashable:
     return "constant", array.dtype, array.shape, _Bytes(data)
 
 
-_PREFIX: Final = 64
-
-
 def _fill(number: Any, shape: tuple[int, ...]) -> Hashable:
     """Return the key of an array with all elements equal."""
     return "fill", number.dtype, shape, number.tobytes()
@@ -275,19 +309,10 @@ class _Bytes:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Bytes) and same_bytes(self._data, other._data)
-
-
-_SAMPLE: Final = 1 << 16  # bytes of a large array in the hash
-
-
-def same_bytes(x: Any, y: Any) -> bool:
-    """Return whether two byte vectors are equal, in blocks to bound the memory of the comparison."""
-    blocks = range(0, len(x), _BLOCK)
-    return len(x) == len(y) and all(bool((x[i : i + _BLOCK] == y[i : i + _BLOCK]).all()) for i in blocks)
-
-
-_BLOCK: Final = 1 << 18
+        if not isinstance(other, _Bytes) or len(self._data) != len(other._data):
+            return False
+        blocks = range(0, len(self._data), _BLOCK)  # bound the memory of the comparison
+        return all(bool((self._data[i : i + _BLOCK] == other._data[i : i + _BLOCK]).all()) for i in blocks)
 
 
 @functools.cache

@@ -14,22 +14,23 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from onnxopt.verification.compare import is_blank
 from onnxopt.verification.pieces.noise import View, noise_of
-from onnxopt.verification.pieces.outcome import Enclosing, Fault, Faults, First, doubts, unsettled
+from onnxopt.verification.pieces.outcome import MAX_FAULTS, Enclosing, Fault, First, unsettled
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.paths import Needs, Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
-from onnxopt.verification.pieces.replay import Replay
+from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import VALUES, Stream
 from onnxopt.verification.records import Pieces
 from onnxopt.verification.rounding import NOISE, Difference, unexplained, worst
 from onnxopt.verification.run import Failed
 
-_OPEN: Final = 30_000  # nodes of B behind disagreeing values, before a fault is reported
+_OPEN: Final = 30_000  # pending values, before a fault is reported
 _PIECE: Final = 2000  # nodes of a piece, counted at most
-_DOUBTS: Final = 4  # consecutive candidates a moved scale may pass
 _MOVED: Final = 1e-2  # a compensated difference leaves at most this share of it
 _MERE: Final = 1.0  # times the noise allowed for a compensated difference
 _PRECISE: Final = 3  # blocking values computed in float64
@@ -72,7 +73,6 @@ class Walk:
         self.pieces = Pieces(largest=1)  # figures
         self.unsettled: list[str] = []  # outputs that are no cutpoints
         self.faults: list[Fault] = []
-        self._faults = Faults(self.replay, self.faults)
 
     def run(self) -> Walk:
         """Compare, and return the walk. Raises Failed if A fails."""
@@ -131,7 +131,7 @@ class Walk:
 
     def _cut(self, value: str, found: Difference) -> None:
         """Make a value a cutpoint; report a fault instead if it agrees only by a clamped operand."""
-        if self._faults.follow(value, self.fed):
+        if self._is_clamped(value):
             self._assume_equal(value)
             return
         self.cuts.add(value)
@@ -173,46 +173,21 @@ class Walk:
                 self.pending.remove(value)
 
     def _assume_all(self) -> None:
-        """Run all pieces with every candidate assumed to be a cutpoint, as most are; pieces are then minimal.
-
-        Values that disagree but read a disagreeing value run again without the latter as cutpoint: a scale moved into
-        weights changes several candidates before it is compensated.
-        """
+        """Run all pieces with every candidate assumed to be a cutpoint, as most are; pieces are then minimal."""
         new = [v for v in self.pending if v not in self.first]
         fed = self.fed.union(filter(self._is_entry, self.pending))
-        self.first |= self._assume(new, fed)
-        self._resolve()
-        for _ in range(_DOUBTS):
-            doubted, excused = doubts(self.pending, self.first)
-            found = self._assume([v for v in new if v in excused], fed - doubted)
-            if not found:
-                break
-            self.first |= found
-            self._measure((v for v, seen in found.items() if seen.ok), fed - doubted)
-            self._resolve()
-
-    def _assume(self, values: Sequence[str], fed: set[str]) -> dict[str, First]:
-        """Return the results of `values` with `fed` as cutpoints; {} if they do not run."""
-        if not values:
-            return {}
         try:
-            found = self.replay.run(values, fed)
+            found = self.replay.run(new, fed) if new else {}
         except Failed:  # a shape differs in B; runs from cutpoints alone find the value
-            return {}
-        by_path, views, firsts = self._paths(values, fed), dict(self.replay.views), {}
-        for value in values:
-            entries = self.b.entries(self.b.cone([value], fed), fed)
-            ok, differences, view = self.replay.hold(value, found[value], by_path[value].share)
-            found_views = {e: views.get(e) for e in entries}
-            firsts[value] = First(ok, found_views, worst(differences), moves=not by_path[value].depth)
+            found = {}
+        by_path, views = self._paths([*found], fed), dict(self.replay.views)
+        for value, results in found.items():
+            ok, differences, view = self.replay.hold(value, results, by_path[value].share)
+            entries = {e: views.get(e) for e in self.b.entries(self.b.cone([value], fed), fed)}
+            self.first[value] = First(ok, entries, worst(differences), moves=not by_path[value].depth)
             if ok:
                 self._see(value, view)
-        return firsts
-
-    def _measure(self, values: Iterable[str], fed: set[str]) -> None:
-        """Count the nodes of each value's piece."""
-        sizes = (len(self.b.cone([value], fed, _PIECE)) for value in values)
-        self.pieces.largest = max([self.pieces.largest, *sizes])
+        self._resolve()
 
     def _see(self, value: str, view: View | None) -> None:
         """Set the view through which B is fed a value."""
@@ -234,7 +209,8 @@ class Walk:
             agreed = [v for v in self.pending if self._agreed[v][0] and not self._hides(v)]
             for value in agreed:
                 self._see(value, self._agreed[value][1])
-            self._measure(agreed, self.fed)
+            sizes = (len(self.b.cone([value], self.fed, _PIECE)) for value in agreed)
+            self.pieces.largest = max([self.pieces.largest, *sizes])
             self._cut_all(agreed)
             progress = len(agreed) + self._resolve()
 
@@ -264,28 +240,20 @@ class Walk:
         """Return the pending values that block a decision: outputs, and entries of values that agree otherwise.
 
         A piece that only moves numbers agrees for any entries, and is judged by its readers. Before the last segment
-        the result is empty, unless many nodes have accumulated.
+        only losses are returned, as later values may compensate, unless many values have accumulated.
         """
-        outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs]
-        found = self._read_by_agreeing(outputs if last else [])
-        over = self._losing()
-        if over or not found:
-            return over
-        nodes = set(self.b.cone(self._open(outputs, last), self.fed))
-        if not last and sum(i <= self.b.maker[self.pending[-1]] for i in nodes) < _OPEN:
-            return []
-        made = found.intersection(self.b.made(nodes))
-        return [v for v in self.pending if v in made]
+        lost = self._losing()
+        if lost or not (last or len(self.pending) >= _OPEN):
+            return lost
+        outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs] if last else []
+        found = self._read_by_agreeing(outputs)
+        if last:
+            found.intersection_update(self.b.made(self.b.cone([v for v in outputs if v not in self.cuts], self.fed)))
+        return [v for v in self.pending if v in found]
 
     def _losing(self) -> list[str]:
         """Return the pending values with an overflow, or lost digits, which nothing compensates."""
         return [v for v in self.pending if any(d.note.endswith("the narrower type") for d in self.latest.get(v, ()))]
-
-    def _open(self, outputs: Sequence[str], last: bool) -> list[str]:
-        """Return the values yet to agree: outputs at the end, before it the values that A has not reached."""
-        known = self.original.values[0]
-        open_ = outputs if last else [v for v in self.b.maker if self.pairs.of.get(v, v) not in known]
-        return [v for v in open_ if v not in self.cuts]
 
     def _read_by_agreeing(self, outputs: Sequence[str]) -> set[str]:
         """Return the pending outputs, and pending values read by values that agree otherwise."""
@@ -314,7 +282,7 @@ class Walk:
         self.pieces.noisy += len(heard)
         if not heard:  # last bits of entries do not reveal the loss in a cancelling sum
             some = [v for v in rounded if v == first or v in rest][:_PRECISE]
-            exact = (v for v in some if self._is_rounding(v, noise.get(v, ())))
+            exact = (v for v in some if self.is_rounding(v, noise.get(v, ())))
             heard = list(itertools.islice(exact, 1))
         self._cut_all(heard)
         return bool(heard)
@@ -334,8 +302,9 @@ class Walk:
         """Return the values whose differences `times` the noise explains."""
         return [v for v in values if not unexplained(self.latest[v], noise.get(v, ()), self.share(v), times)]
 
-    def _is_rounding(self, value: str, noise: Sequence[Difference]) -> bool:
-        return is_rounding(self.replay, value, self.latest[value], noise, self.fed, self.fed_of_a, self.share(value))
+    def is_rounding(self, value: str, noise: Sequence[Difference]) -> bool:
+        """Return whether rounding explains the difference of a value from cutpoints. `noise`: by case, or ()."""
+        return is_rounding(self.replay, value, self.latest[value], noise, self.fed, self.share(value))
 
     @property
     def agreed(self) -> set[str]:
@@ -379,16 +348,41 @@ class Walk:
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _report_fault(self, blocked: Sequence[str]) -> bool:
-        """Report blocking values as faults, and continue behind them with A's values. Returns False if none."""
-        for value in (chosen := self._faults.chosen(blocked, self.latest)):
+        """Report blocking values as faults, and continue behind them with A's values. Returns False if none.
+
+        All values that the narrower type cannot hold are reported, else the first, until enough faults are found.
+        """
+        chosen = self._unheld(blocked)
+        if not chosen and sum(not fault.beyond for fault in self.faults) < MAX_FAULTS:
+            chosen = [*blocked[:1]]
+        for value in chosen:
             self._assume_equal(value)
         self.pending = [v for v in self.pending if v not in self.cuts]
         return bool(chosen)
 
+    def _unheld(self, values: Sequence[str]) -> list[str]:
+        """Return the values too large for the narrower type; if none, the values too small."""
+        unfit = {v: found[0] for v in values if (found := self.replay.unfit(v))}
+        over = [v for v, note in unfit.items() if note == OVERFLOWS and worst(self.latest[v]).note]
+        return over or [v for v, note in unfit.items() if note == TOO_SMALL]
+
+    def _is_clamped(self, value: str) -> bool:
+        """Return whether a value agrees only because a too large operand was fed as the largest number."""
+        beyond = {fault.value for fault in self.faults if fault.beyond}
+        if not beyond or (self.replay.unfit(value) or ("",))[0] != OVERFLOWS:
+            return False
+        return not beyond.isdisjoint(self.b.entries(self.b.cone([value], self.fed), self.fed))
+
     def _assume_equal(self, value: str) -> None:
         """Report a value as a fault, and continue from A's value."""
-        fault = self._faults.add(value, self.fed, self.fed_of_a, self.latest.get(value, []))
-        if not fault.beyond:  # its noise is measured
-            self.needs.always.update((self.pairs.of[value], *self.a.entries(fault.a, self.fed_of_a)))
+        original, nodes, differences = self.pairs.of[value], self.b.cone([value], self.fed), self.latest.get(value, [])
+        its, unfit = self.a.cone([original], self.fed_of_a), self.replay.unfit(value)
+        found = Difference(note=unfit[0]) if unfit else worst(differences)
+        case = unfit[1] if unfit else differences.index(found)
+        shape = np.shape(self.replay.mine(value)[case])
+        entries = self.b.entries(nodes, self.fed)
+        self.faults.append(Fault(value, found, case, entries, its, nodes, shape, beyond=bool(unfit)))
+        if not unfit:  # its noise is measured
+            self.needs.always.update((original, *self.a.entries(its, self.fed_of_a)))
         self.cuts.add(value)
         self._feed(value)

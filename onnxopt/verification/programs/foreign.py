@@ -23,10 +23,9 @@ from onnxopt.verification.model.views import View
 from onnxopt.verification.rounding import Draws, is_float
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import PLAIN, Runtime
-from onnxopt.worker.serving import Refused, Tell
+from onnxopt.worker.serving import Refused
 
 if TYPE_CHECKING:
-    from onnxopt.verification.programs.runner import Runner
     from onnxopt.verification.programs.stream import Streamed
 
 Operators = frozenset[Name]
@@ -83,22 +82,6 @@ def read_skeleton(
         raise Refused(f"{size}, and a part of it with them is more than protobuf's files hold")
     skeleton.foreign = cut_out(skeleton.proto.graph, foreign)
     return skeleton
-
-
-def open_runner(
-    path: str,
-    label: str,
-    runtime: Runtime = PLAIN,
-    tell: Tell = lambda state: None,
-    foreign: Foreign = NOTHING,
-    view: View | None = None,
-) -> Runner:
-    """Return a runner for parts of the model at `path`. Raises the errors of `read_skeleton`."""
-    from onnxopt.verification.programs.program import Program
-    from onnxopt.verification.programs.runner import Runner
-
-    program = Program(read_skeleton(path, foreign, runtime, view))
-    return Runner(program, runtime=runtime, label=label, tell=tell)
 
 
 def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
@@ -288,28 +271,24 @@ class Around:
         sizes = _sizes(declared, feeds)
         made: dict[str, Any] = {}
         for output in filter(None, node.output):
-            tensor = declared[output]
-            shape, dtype = _declared_shape(tensor, sizes), _declared_dtype(tensor)
+            shape, dtype = _declared(declared[output], sizes)
             if dtype is None or shape is None:
-                like = self._first(node, feeds)
-                if like is None:
+                read = [v for r in reads_of(node) if isinstance(v := self._streamed.value(r, feeds), np.ndarray)]
+                if not read:
                     return False
+                like = min(read, key=lambda v: not is_float(v))  # the first operand, of floats if possible
                 self._guesses.add(output)
                 shape, dtype = like.shape if shape is None else shape, dtype or like.dtype
-            if element_kind(np.dtype(dtype)) not in "fiub":  # strings: repeat the operand's
-                made[output] = np.resize(like, shape)
-                continue
-            made[output] = _drawn(output, shape, dtype)
+            is_number = element_kind(np.dtype(dtype)) in "fiub"
+            # Strings are repeated from the operand.
+            made[output] = _random(Draws(output), shape, dtype) if is_number else np.resize(like, shape)
         feeds.update(made)
         return True
 
-    def _first(self, node: NodeProto, feeds: dict[str, Any]) -> Any:
-        """Return the first float operand of a node, else the first tensor operand, else None."""
-        read = [v for name in reads_of(node) if isinstance(v := self._streamed.value(name, feeds), np.ndarray)]
-        return next(iter(sorted(read, key=lambda v: not is_float(v))), None)
 
-
-# -- stand-ins --------------------------------------------------------------------------------------------
+def _random(rng: Draws, shape: Any, dtype: Any) -> Any:
+    is_float_kind = element_kind(np.dtype(dtype)) == "f"
+    return np.asarray(rng.normal(shape) if is_float_kind else rng.flags(shape)).astype(dtype)
 
 
 def _sizes(declared: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, int]:
@@ -318,20 +297,9 @@ def _sizes(declared: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, i
     return {d.dim_param: n for dims, shape in known if len(dims) == len(shape) for d, n in zip(dims, shape)}
 
 
-def _declared_shape(tensor: Any, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Return the shape of a tensor type; None if not known completely."""
-    found = tuple(d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim)
-    return found if tensor.HasField("shape") and all(found) else None
-
-
-def _declared_dtype(tensor: Any) -> Any:
-    """Return numpy's type for a tensor type of numbers or booleans, else None."""
+def _declared(tensor: Any, sizes: Mapping[str, int]) -> tuple[tuple[int, ...] | None, Any]:
+    """Return (shape, numpy's type) of a tensor type; None for a shape not known completely, and for other types."""
+    dims = tuple(d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim)
     kind = BY_CODE.get(tensor.elem_type)
-    return kind.dtype if kind is not None and kind.kind in "fiub" and not kind.is_foreign else None
-
-
-def _drawn(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return random floats, or random zeros and ones, seeded by `name`."""
-    rng = Draws(name)
-    numbers = rng.normal(shape) if element_kind(np.dtype(dtype)) == "f" else rng.flags(shape)
-    return np.asarray(numbers).astype(dtype)
+    is_known = kind is not None and kind.kind in "fiub" and not kind.is_foreign
+    return dims if tensor.HasField("shape") and all(dims) else None, kind.dtype if kind and is_known else None

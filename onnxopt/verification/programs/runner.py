@@ -160,11 +160,14 @@ class Runner:
         try:
             engine = self._loaded(model, weights, inputs, in_reference)
         except Exception as e:  # any exception of a runtime
-            if in_reference and not self.reference:
-                what = f"onnx's reference evaluator, for references in Python, cannot load a piece of {self.label}"
-                raise Refused(f"{what}: {reason(e)}") from e
-            raise Failed(reason(e)) from e
+            raise self._not_loaded(e, in_reference) from e
         return Opened(self, engine, inputs, names, observed, len(nodes))
+
+    def _not_loaded(self, error: Exception, in_reference: bool) -> Exception:
+        if in_reference and not self.reference:
+            what = f"onnx's reference evaluator, for references in Python, cannot load a piece of {self.label}"
+            return Refused(f"{what}: {reason(error)}")
+        return Failed(reason(error))
 
     def _changed(self, model: Any, weights: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
         """Return the changed weights, and apply `change` to the constants in the model."""
@@ -297,17 +300,17 @@ class Mixed(Opened):
 
 
 def _inputs(model: Any, fed: Mapping[str, str]) -> dict[str, str]:
-    """Return {input of a part's model: value of `fed`}."""
+    """Return {input of a model: fed value, perhaps carried in a different type}."""
     present = {i.name for i in model.graph.input}
     named = ((carried(name) if carrier(kind) else name, name) for name, kind in fed.items())
     return {given: name for given, name in named if given in present}
 
 
-def _constants(graph: Any, exact: Collection[str]) -> list[Any]:
-    """Return the tensors of initializers and Constant nodes inside a graph, except `exact` values."""
-    tensors = [t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
-    constants = [n for n in graph.node if n.op_type == "Constant" and n.output[0] not in exact]
-    return [*tensors, *(a.t for n in constants for a in n.attribute if a.HasField("t"))]
+def _constants(model: Any, exact: Collection[str]) -> list[TensorProto]:
+    """Return the small initializers and the constants of nodes, except `exact` values."""
+    tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
+    nodes = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
+    return [*tensors, *(a.t for n in nodes for a in n.attribute if a.HasField("t"))]
 
 
 def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str], scales: Collection[str]) -> None:
@@ -316,6 +319,6 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
     A scalar is an exponent, bound or factor, and exact, except `scales` (quantizer scales of a whole tensor).
     """
     exact = {name for n in model.graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
-    for tensor in _constants(model.graph, exact):
+    for tensor in _constants(model, exact):
         if tensor.data_type in FLOATS and (math.prod(tensor.dims) > 1 or tensor.name in scales):
             tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))

@@ -349,11 +349,15 @@ def _node(node: NodeProto, code: int, change: Change) -> None:
         elif a.type == a.TENSOR and a.t.data_type == code:
             _double(a.t, change if node.op_type == "Constant" else as_double)
         elif a.type == a.GRAPH:
-            for info in (*a.g.input, *a.g.output, *a.g.value_info):
-                if info.type.tensor_type.elem_type == code:
-                    info.type.tensor_type.elem_type = _DOUBLE
-            _graph(a.g, code, as_double, {})
+            _body(a.g, code)
         elif node.op_type == "Constant" and a.name.startswith("value_float") and code == NARROW["float32"]:
             number = held_as(a.name, a)
             _double(number, change)
             a.CopyFrom(make_attribute("value", number))
+
+
+def _body(graph: GraphProto, code: int) -> None:
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        if info.type.tensor_type.elem_type == code:
+            info.type.tensor_type.elem_type = _DOUBLE
+    _graph(graph, code, as_double, {})

@@ -1,4 +1,4 @@
-"""Comparison of two model files on named cases and on data, and of a model with files run in place of the model."""
+"""Comparison of two model files on named cases and on data."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from onnxopt.arguments import by_name
 from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
 from onnxopt.verification import VerifyOptions
-from onnxopt.verification.inputs.cases import OWN, Recipe, choose, missing
+from onnxopt.verification.inputs.cases import Recipe, choose, missing
 from onnxopt.verification.inputs.feeding import Data, Read, find_data_sets, read_array
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import fix_dims, make_plan
 from onnxopt.verification.inputs.sizes import Side, of_both
-from onnxopt.verification.job import Step
 from onnxopt.verification.model.nodes import required
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import View, views
-from onnxopt.verification.records import CaseRecord, Comparison, Verification
+from onnxopt.verification.records import CaseRecord, Comparison
 from onnxopt.verification.verifier import Verifier
 
 # -- reading ----------------------------------------------------------------------------------------------
@@ -133,7 +132,8 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         skeletons = read(a, of_a), read(b, of_b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype, int32=options.int32)
-        plan = of_both(make_plan(models[0], skeletons[0].values), Side(skeletons[0]), Side(skeletons[1]))
+        side = Side(skeletons[0])
+        plan = of_both(make_plan(models[0], skeletons[0].values, side), side, Side(skeletons[1]))
         fix_dims(plan, options.dims)
         if options.int32:
             plan.hold_int32()
@@ -184,15 +184,3 @@ def _requests(
 def _read(found: Read, given: dict[str, object]) -> Data:
     data = found()
     return replace(data, inputs=given | data.inputs)
-
-
-# -- parts in place of the model --------------------------------------------------------------------------
-
-
-def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
-    """Compare the original with the steps, run in order, on inputs made by `plan`, with optimizations off."""
-    with Verifier(original, options, labels=("the original", "the composition"), steps=steps) as verifier:
-        recipes = (r for r in OWN if not r.single and not missing(r, plan))
-        verifier.prepare(plan, [(recipe, functools.partial(Data, {})) for recipe in recipes])
-        verifier.submit(steps[-1].file)
-        return verifier.finish()

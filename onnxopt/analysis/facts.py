@@ -1,0 +1,331 @@
+"""Inference of types: rules of operators (`shapes/`), else onnx's inference of the operator, node by node.
+
+Facts and new results are both true, so two dims of the same axis are equal: the more precise one replaces the other
+everywhere. Facts of a body hold for its own values only, since the body may not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from onnx import TypeProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.calls import Functions, call_types, inferable_functions, of_any_shape
+from onnxopt.analysis.inference import believed_types, graph_of, joined, known, recurred, with_numbers
+from onnxopt.analysis.shapes.integers import CONTENTS
+from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims
+from onnxopt.analysis.shapes.sweep import ShapeData, as_dims, better_dim
+from onnxopt.analysis.shapes.symbolic import Expr
+from onnxopt.analysis.types import learn
+from onnxopt.graph.dims import as_symbol, is_invented, rename_dims
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model, values_read
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Dim, Shape, Value
+from onnxopt.operators.signatures import tabled
+from onnxopt.proto.messages import tensor_type
+
+# -- types of a node's results ---------------------------------------------------------------------------------
+
+
+def infer_new(node: Node) -> None:
+    """Infer the types of the results of a node made for a graph. Unknown dims stay unknown."""
+    graph = graph_of(node)
+    if graph is None:
+        return
+    ruled, data = _is_ruled(node, graph), ShapeData(assumed=True)
+    made = data.visit(node) if ruled else {}
+    told = {} if _are_settled(node, made) else believed_types(node)
+    for v in node.results:
+        _note_type(v, told.get(v))
+        if v.shape is None and (dims := _best_dims(_sizes_in(told.get(v)), made.get(v))) is not None:
+            v.shape = tuple(d if _is_settled(d, node) else None for d in dims)
+        graph.model.is_vague |= v.shape is None or None in v.shape  # inference may know more
+
+
+def _is_ruled(node: Node, graph: Graph) -> bool:
+    """Whether rules give types that a test compares with those of onnx."""
+    op = node.op
+    if node.bodies or node.has_references or graph.model.has_function(op):
+        return False
+    return tabled(op, graph.opset()) is not None and (op in SHAPE_RULES or op in CONTENTS)
+
+
+def _are_settled(node: Node, made: dict[Value, Dims]) -> bool:
+    """Whether types and all dims of the results are known: numbers, symbols, or dims of operands."""
+    for v in node.results:
+        if not v.dtype or v not in made or not all(_is_settled(d, node) for d in as_dims(made[v])):
+            return False
+    return True
+
+
+def _is_settled(dim: Dim, node: Node) -> bool:
+    if isinstance(dim, int):
+        return dim >= 0
+    return dim is not None and (not is_invented(dim) or any(dim in (v.shape or ()) for v in node.operands))
+
+
+def _best_dims(told: Shape | None, made: Dims | None) -> Shape | None:
+    """Return the more precise of the dims from inference and from rules."""
+    if told is None or made is None or len(told) != len(made):
+        return told if made is None else as_dims(made)
+    return tuple(d.name if isinstance(d, Expr) else d for d in map(better_dim, told, made))
+
+
+def _sizes_in(kind: TypeProto | None) -> Shape | None:
+    """Return the dims of a type; negative ones, which exporters write for dynamic sizes, are unknown."""
+    dims = tensor_type(kind)[1] if kind is not None else None
+    return None if dims is None else tuple(None if isinstance(d, int) and d < 0 else d for d in dims)
+
+
+def _note_type(value: Value, kind: TypeProto | None) -> None:
+    """Note the element type, or the type of a value that is no tensor."""
+    if kind is not None and kind.WhichOneof("value") is not None:
+        value.dtype = value.dtype or tensor_type(kind)[0]
+        if not value.dtype and kind.WhichOneof("value") != "tensor_type":
+            value.graph.model.containers[value] = kind
+
+
+# -- a run over the model --------------------------------------------------------------------------------------
+
+
+def infer_facts(model: Model) -> None:
+    """Infer the main graph and its bodies. Functions are polymorphic, and get no facts.
+
+    The first run infers all nodes, each further run the nodes changed since, and readers of values with more precise
+    types.
+    """
+    since, model.inferred_clock = model.inferred_clock, model.clock
+    allowed, model.inference_allowed = model.inference_allowed, False
+    try:
+        _Run(model).infer(None if since < 0 else model.marked_since(since))
+    finally:
+        model.inference_allowed = allowed
+
+
+class _Run:
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.data = ShapeData(assumed=True)
+        self.again = model.is_vague  # the last run left something unknown
+        self.own = {as_symbol(d.dim_param) for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim}
+        self.same: dict[str, int | str] = {}  # symbols, and the more precise symbol or number of each
+        self.todo: Container[Node] | None = None  # nodes to infer in any case; None for all
+        self.better: set[Value] = set()
+        self.vague = _Vagueness()
+        self.repeats = False  # whether a body is inferred once more
+        self.declared: dict[Graph, dict[str, TypeProto]] = {}
+        self.functions: Functions = {}
+
+    def infer(self, changed: Iterable[Node] | None) -> None:
+        graph = self.model.graph
+        infos = {i.name: i.type for i in graph.proto.input}
+        for v in graph.inputs:
+            _note_type(v, _symbolic(infos.get(v.name)))
+            self._store(v, _sizes_in(_symbolic(infos.get(v.name))))
+        for v in graph.initializers.values():
+            if not v.constant and not v.is_input:  # changed by training
+                v.dtype, v.shape = v.constant_type()
+        self.todo = None if changed is None else _with_owners(changed)
+        self._scope(graph)
+        while self.same:
+            self.todo, self.better = _with_owners(self._rename()), set()
+            self.data = ShapeData(assumed=True)
+            self._scope(graph)
+        scopes = [scope for scope in self.model.scopes() if not scope.root.is_function]
+        self.model.is_vague = any(self.vague.has(v.shape) for v in graph.inputs) or any(
+            self.vague.is_in(n) for scope in scopes for n in scope
+        )
+
+    def _rename(self) -> list[Node]:
+        """Replace symbols by equal ones in all values. Returns the readers."""
+        readers = list[Node]()
+        for scope in self.model.scopes():
+            for v in (*scope.inputs, *(v for node in scope for v in node.results)):
+                if v.shape is not None and not self.same.keys().isdisjoint(v.shape):
+                    learn(v, tuple(map(self._best, v.shape)), renamed=True)
+                    readers += v.users
+        self.same = {}
+        return readers
+
+    def _scope(self, graph: Graph) -> None:
+        for node in graph:
+            if node.op != "Constant" and (self.todo is None or node in self.todo or self._reads_better(node)):
+                self._visit(node)
+
+    def _reads_better(self, node: Node) -> bool:
+        """Whether a value with a more precise type is read, and something is unknown of the results."""
+        if not self.better or not (node.bodies or self.vague.is_in(node)):
+            return False
+        return not self.better.isdisjoint(values_read(node) if node.bodies else node.inputs)
+
+    def _visit(self, node: Node) -> None:
+        for body in node.bodies.values():
+            self._enter(node, body)
+            self._scope(body)
+        graph, before = node.scope, [v.dtype for v in node.results]
+        ruled = _is_ruled(node, graph)
+        made = self.data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
+        told = {} if ruled and _are_settled(node, made) else self._told(node)
+        for v, kind in zip(node.results, before):
+            _note_type(v, told.get(v))
+            if not v.constant:
+                self._store(v, _best_dims(_sizes_in(told.get(v)), made.get(v)))
+            if v.dtype != kind:
+                self.better.add(v)
+        if node.op == "Loop" and not self.repeats and node.bodies:
+            self._carry(node)
+
+    def _store(self, value: Value, dims: Shape | None) -> None:
+        """Merge dims with the known shape."""
+        merged = self._both(value.shape, dims, value.graph is self.model.graph)
+        if merged is None:
+            return
+        sizes = self.data.named(value, merged)
+        if sizes != value.shape:
+            self.better.add(value)
+            learn(value, sizes, self.again and not value.unasked, renamed=True)
+
+    def _both(self, old: Shape | None, new: Shape | None, everywhere: bool) -> Shape | None:
+        """Return the shape merged from two shapes of the same value."""
+        if new is None or (old is not None and len(old) != len(new)):
+            return old
+        if old is None or old == new:
+            return new
+        return tuple(self._merged(a, b, everywhere) for a, b in zip(old, new))
+
+    def _merged(self, old: Dim, new: Dim, everywhere: bool) -> Dim:
+        """Return the more precise of two equal dims: a number, then a symbol of inputs, then the older.
+
+        Two different numbers, possible only in code that never runs, give the newer, as a second run would.
+        """
+        a, b = self._best(old), self._best(new)
+        if a is None or b is None or a == b:
+            return b if a is None else a
+        if isinstance(a, int) and isinstance(b, int):
+            return b
+        if isinstance(a, int) or (isinstance(b, str) and (is_invented(b) or not is_invented(a))):
+            a, b = b, a  # b is more precise
+        if everywhere and isinstance(a, str) and a not in self.own:
+            self.same[a] = b
+        return b
+
+    def _best(self, dim: Dim) -> Dim:
+        while isinstance(dim, str) and dim in self.same:
+            dim = self.same[dim]
+        return dim
+
+    # -- what rules do not give --------------------------------------------------------------------------
+
+    def _told(self, node: Node) -> dict[Value, TypeProto]:
+        """Return the types of results by inference; of operators that only the file defines, as declared."""
+        if self.model.has_function(node.op):
+            self.functions = self.functions or inferable_functions(self.model)
+            found = call_types(node, self.functions)
+        else:
+            found = self._of_bodies(node) if node.bodies else believed_types(node)
+        if not found and not node.scope.knows(node.op):
+            declared = self._declared_in(node.scope)
+            found = {v: declared[v.name] for v in node.results if v.name in declared}
+            if self.model.has_function(node.op):
+                found = {v: of_any_shape(kind) for v, kind in found.items()}
+        return found
+
+    def _declared_in(self, scope: Graph) -> dict[str, TypeProto]:
+        """Return the declared types of a scope. A dim name in a body holds for a single execution."""
+        if scope not in self.declared:
+            infos = (*scope.proto.value_info, *scope.proto.output)
+            found = {i.name: _symbolic(i.type) for i in infos if i.type.WhichOneof("value")}
+            if scope.owner is not None:
+                for kind in found.values():
+                    rename_dims(kind, lambda name: "")
+            self.declared[scope] = found
+        return self.declared[scope]
+
+    def _enter(self, node: Node, body: Graph) -> None:
+        """Store the types of the inputs of a body. Runtimes check the declared shapes of a Loop's first two only."""
+        is_loop = node.op == "Loop"
+        for i, (v, info) in enumerate(zip(body.inputs, body.proto.input)):
+            given = known(x) if (x := node.input(i)) is not None and not (is_loop and i < 2) else None
+            kind = info.type if given is None else given[0]
+            _note_type(v, kind if is_loop and i < 2 else of_any_shape(kind))
+            if is_loop and i < 2:
+                self._store(v, _numbers(_sizes_in(kind)))
+        if node.op == "Scan":
+            for v, (kind, _) in recurred(node, node.scope.opset(), types.shape).items():
+                if v.graph is body:
+                    self._store(v, _sizes_in(kind))
+
+    def _of_bodies(self, node: Node) -> dict[Value, TypeProto]:
+        """Return the types of results from those of the bodies; symbols of a single iteration mean nothing outside."""
+        if node.op == "Scan":  # runtimes check the declared shapes of collected outputs
+            body, states = node.bodies["body"], len(node.inputs) - int(node.attr("num_scan_inputs", 0))
+            for v, info in list(zip(body.outputs, body.proto.output))[states:]:
+                if (numbers := _numbers(_sizes_in(info.type))) is not None and v.graph is body:
+                    self._store(v, with_numbers(v.shape, numbers))
+        for v, *made in zip(node.outputs, *(b.outputs[node.op == "Loop" :] for b in node.bodies.values())):
+            kinds = [fact[0] for fact in map(known, made) if fact is not None]
+            if v is not None and kinds:
+                is_same = node.op == "If" and all(kind == kinds[0] for kind in kinds)
+                _note_type(v, kinds[0] if is_same else of_any_shape(kinds[0]))
+        if node.op == "If":
+            return {v: kind for v, (kind, _) in (joined(node, {}, completing=False) or {}).items()}
+        found = {} if node.op == "SequenceMap" else recurred(node, node.scope.opset(), types.shape)
+        for kind, _ in found.values():
+            rename_dims(kind, lambda name: "" if is_invented(name) else name)
+        return {v: kind for v, (kind, _) in found.items()}
+
+    def _carry(self, loop: Node) -> None:
+        """Infer the body once more with the shapes of states that all iterations keep."""
+        body = loop.bodies["body"]
+        for v in body.inputs[2:]:
+            if v in self.data.dims:
+                self._store(v, as_dims(self.data.dims[v]))
+        if any(v in self.better and v.shape is not None for v in body.inputs[2:]):
+            todo, self.todo, self.repeats = self.todo, (), True
+            self._scope(body)
+            self.todo, self.repeats = todo, False
+
+
+class _Vagueness:
+    """Whether a shape has unknown or invented dims, cached: a network has few different shapes."""
+
+    def __init__(self) -> None:
+        self.known: dict[Shape | None, bool] = {None: True}
+
+    def is_in(self, node: Node) -> bool:
+        for v in node.results:
+            if not v.constant and (not v.dtype or self.has(v.shape)):
+                return True
+        return False
+
+    def has(self, dims: Shape | None) -> bool:
+        found = self.known.get(dims)
+        if found is None:
+            found = self.known[dims] = any(d is None or is_invented(d) for d in dims or ())
+        return found
+
+
+def _with_owners(nodes: Iterable[Node]) -> set[Node]:
+    """Return the nodes, and the owners of the bodies around them."""
+    found: set[Node] = set()
+    for inner in nodes:
+        node: Node | None = inner
+        while node is not None and node not in found:
+            found.add(node)
+            node = node.graph.owner if node.graph is not None else None
+    return found
+
+
+def _symbolic(kind: TypeProto | None) -> TypeProto:
+    """Return a declared type with dim names turned into symbols."""
+    copy = TypeProto()
+    if kind is not None:
+        copy.CopyFrom(kind)
+        rename_dims(copy, as_symbol)
+    return copy
+
+
+def _numbers(dims: Shape | None) -> Shape | None:
+    return None if dims is None else tuple(d if isinstance(d, int) else None for d in dims)
