@@ -211,9 +211,9 @@ class CaseRunner:
         return min(self._count, steps - 1) / steps
 
     def _after_deaths(self, recipe: Recipe, step: str) -> tuple[Recipe, Answer | None]:
-        """Return the recipe after deaths of workers in a step, tamed once, or the answer of a case that is not run.
+        """Return the recipe after deaths of workers in a step, or the answer of a case that is not run.
 
-        Raises Died for a fatal case, unless cases run stepwise, or the case is optional.
+        A bold case is tamed once. Raises Died for a fatal case, unless cases run stepwise, or the case is optional.
         """
         name, alone = recipe.name, self.job.stepwise
         for death in self._deaths:
@@ -221,7 +221,7 @@ class CaseRunner:
                 continue
             died = died_of(death)
             status = self._status_of(recipe, step, died)
-            if status == UNVERIFIED and not death.late and not recipe.tame:
+            if status == UNVERIFIED and not death.late and recipe.is_bold(self.plan):
                 recipe = recipe._replace(tame=True)
             elif status != UNVERIFIED or not self._lengthen(death):
                 if status != "skipped" and not alone:

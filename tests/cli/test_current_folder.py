@@ -118,14 +118,14 @@ def python_itself() -> set[str]:
 
 
 def test_processes_are_started_in_one_place() -> None:
-    """One module starts processes, with `child`, which keeps the current folder out of the import path."""
+    """One module starts programs, with `child`, which keeps the current folder out of the import path; one forks."""
     starts = re.compile(r"\b(Popen|subprocess\.(run|call|check_\w+)|os\.(system|popen|exec\w+|spawn\w+|fork))\(")
     found = {
         (str(file.relative_to(PACKAGE)), "child(" in file.read_text())
         for file in PACKAGE.rglob("*.py")
         if starts.search(file.read_text()) or "multiprocessing" in file.read_text()
     }
-    assert found == {("worker/process.py", True)}
+    assert found == {("worker/process.py", True), ("worker/forked.py", False)}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a current folder cannot be removed there")

@@ -47,6 +47,19 @@ class Recipe(NamedTuple):
         """Whether all values lie on the same side of every breakpoint."""
         return self.values in ("below", "above")
 
+    @property
+    def _varies(self) -> bool:
+        """Whether sizes differ from the usual ones, if accepted."""
+        return self.other or self.values == "extremes"
+
+    def is_bold(self, plan: Plan) -> bool:
+        """Return whether the first inputs tried may be rejected by the original."""
+        if self.tame:
+            return False
+        ragged = bool(plan.ragged) and (self._varies or bool(self.size))
+        apart = (len(plan.symbols) > 1 or plan.stride > 1) and self._varies
+        return ragged or apart or self.is_daring(plan)
+
     def is_daring(self, plan: Plan) -> bool:
         """Return whether sequences have a second length, or integer initializers are overridden."""
         longer = self.values in ("uniform", "extremes") and any(i.sequence for i in plan.inputs)

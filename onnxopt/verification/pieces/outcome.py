@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class First:
-    """Result of a candidate, run with all candidates assumed to be cutpoints."""
+    """Result of a candidate, run with all candidates, except doubtful candidates, assumed to be cutpoints."""
 
     ok: bool  # whether the candidate agrees
     # Values read by its piece, with the view through which B was fed (None: A's layout).
@@ -48,6 +48,35 @@ class Fault:
     # The narrower type cannot hold A's numbers: a float16 value of 1e5 is infinite, and 1e-7 has a single bit,
     # regardless of preceding values. All are reported in one walk, with values that agree only by a clamped operand.
     beyond: bool = False
+
+
+# -- candidates that are no cutpoints ---------------------------------------------------------------------
+
+
+def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str], set[str]]:
+    """Return (rejected, retry) among `pending` in B's order.
+
+    rejected: candidates that disagree, or only move a rejected value. retry: candidates that disagree, but read a
+    rejected value, and may compensate. A candidate that only moves a retried value, or disagrees behind it, waits for
+    the next run. Everything further behind is treated as if the retried value agreed.
+    """
+    doubted, excused, open_ = set[str](), set[str](), set[str]()
+    for value in pending:
+        seen = first.get(value)
+        if seen is None or (seen.ok and not seen.moves):
+            continue
+        if not open_.isdisjoint(seen.entries):
+            if seen.ok:
+                open_.add(value)
+        elif not doubted.isdisjoint(seen.entries):
+            if seen.ok:
+                doubted.add(value)
+            else:
+                excused.add(value)
+                open_.add(value)
+        elif not seen.ok:
+            doubted.add(value)
+    return doubted, excused
 
 
 # -- outputs without cutpoint -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 
 from onnxopt.verification.compare import is_blank
 from onnxopt.verification.pieces.noise import View, noise_of
-from onnxopt.verification.pieces.outcome import MAX_FAULTS, Enclosing, Fault, First, unsettled
+from onnxopt.verification.pieces.outcome import MAX_FAULTS, Enclosing, Fault, First, doubts, unsettled
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.paths import Needs, Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
@@ -31,6 +31,7 @@ from onnxopt.verification.run import Failed
 
 _OPEN: Final = 30_000  # pending values, before a fault is reported
 _PIECE: Final = 2000  # nodes of a piece, counted at most
+_DOUBTS: Final = 4  # consecutive candidates a moved scale may pass
 _MOVED: Final = 1e-2  # a compensated difference leaves at most this share of it
 _MERE: Final = 1.0  # times the noise allowed for a compensated difference
 _PRECISE: Final = 3  # blocking values computed in float64
@@ -173,21 +174,46 @@ class Walk:
                 self.pending.remove(value)
 
     def _assume_all(self) -> None:
-        """Run all pieces with every candidate assumed to be a cutpoint, as most are; pieces are then minimal."""
+        """Run all pieces with every candidate assumed to be a cutpoint, as most are; pieces are then minimal.
+
+        Values that disagree but read a disagreeing value run again without the latter as cutpoint: a scale moved into
+        weights changes several candidates before it is compensated.
+        """
         new = [v for v in self.pending if v not in self.first]
         fed = self.fed.union(filter(self._is_entry, self.pending))
+        self.first |= self._assume(new, fed)
+        self._resolve()
+        for _ in range(_DOUBTS):
+            doubted, excused = doubts(self.pending, self.first)
+            found = self._assume([v for v in new if v in excused], fed - doubted)
+            if not found:
+                break
+            self.first |= found
+            self._measure((v for v, seen in found.items() if seen.ok), fed - doubted)
+            self._resolve()
+
+    def _assume(self, values: Sequence[str], fed: set[str]) -> dict[str, First]:
+        """Return the results of `values` with `fed` as cutpoints; {} if they do not run."""
+        if not values:
+            return {}
         try:
-            found = self.replay.run(new, fed) if new else {}
+            found = self.replay.run(values, fed)
         except Failed:  # a shape differs in B; runs from cutpoints alone find the value
-            found = {}
-        by_path, views = self._paths([*found], fed), dict(self.replay.views)
-        for value, results in found.items():
-            ok, differences, view = self.replay.hold(value, results, by_path[value].share)
-            entries = {e: views.get(e) for e in self.b.entries(self.b.cone([value], fed), fed)}
-            self.first[value] = First(ok, entries, worst(differences), moves=not by_path[value].depth)
+            return {}
+        by_path, views, firsts = self._paths(values, fed), dict(self.replay.views), {}
+        for value in values:
+            entries = self.b.entries(self.b.cone([value], fed), fed)
+            ok, differences, view = self.replay.hold(value, found[value], by_path[value].share)
+            found_views = {e: views.get(e) for e in entries}
+            firsts[value] = First(ok, found_views, worst(differences), moves=not by_path[value].depth)
             if ok:
                 self._see(value, view)
-        self._resolve()
+        return firsts
+
+    def _measure(self, values: Iterable[str], fed: set[str]) -> None:
+        """Count the nodes of each value's piece."""
+        sizes = (len(self.b.cone([value], fed, _PIECE)) for value in values)
+        self.pieces.largest = max([self.pieces.largest, *sizes])
 
     def _see(self, value: str, view: View | None) -> None:
         """Set the view through which B is fed a value."""
@@ -209,8 +235,7 @@ class Walk:
             agreed = [v for v in self.pending if self._agreed[v][0] and not self._hides(v)]
             for value in agreed:
                 self._see(value, self._agreed[value][1])
-            sizes = (len(self.b.cone([value], self.fed, _PIECE)) for value in agreed)
-            self.pieces.largest = max([self.pieces.largest, *sizes])
+            self._measure(agreed, self.fed)
             self._cut_all(agreed)
             progress = len(agreed) + self._resolve()
 
