@@ -113,18 +113,33 @@ def kept_judge() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget the passes, config keys and plugins registered by a test."""
+@contextmanager
+def registry_restored() -> Iterator[None]:
+    """Forget the passes, config keys and plugins registered within the block."""
     from onnxopt.pipeline import registry, settings
 
-    for name in ("_PASSES", "_ORIGINS", "_MODULES"):
-        monkeypatch.setattr(registry, name, getattr(registry, name).copy())
-    monkeypatch.setattr(settings, "DECLARED", settings.DECLARED.copy())
-    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in [n for n, cls in registry._PASSES.items() if cls.__module__.startswith("onnxopt_plugin_")]:
-        del registry._PASSES[name]  # of a test elsewhere, whose module is forgotten
-    yield
-    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
-        del sys.modules[name]  # its passes are forgotten now: whoever wants them imports it again
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_PASSES", "_ORIGINS", "_MODULES"):
+            patch.setattr(registry, name, getattr(registry, name).copy())
+        patch.setattr(settings, "DECLARED", settings.DECLARED.copy())
+        for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+            patch.delitem(sys.modules, name)
+        for name in [n for n, cls in registry._PASSES.items() if cls.__module__.startswith("onnxopt_plugin_")]:
+            del registry._PASSES[name]  # of the surrounding module of tests, whose plugin is forgotten
+        yield
+        for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+            del sys.modules[name]  # its passes are forgotten now: whoever wants them imports it again
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registry_of_the_module() -> Iterator[None]:
+    """No module of tests sees what another registered, whichever process runs them."""
+    with registry_restored():
+        yield
+
+
+@pytest.fixture
+def registry_as_it_was() -> Iterator[None]:
+    """Forget what a test registers."""
+    with registry_restored():
+        yield

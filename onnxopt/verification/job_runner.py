@@ -41,6 +41,9 @@ class JobRunner(SecondLook):
 
     def verify(self, submission: Submission) -> Verification:
         """Return the verdict on a result. Raises errors in files and data named by the user."""
+        if isinstance(self._failure, Died) and not submission.deaths and not self.job.ended:
+            self._failure, self.job.deaths = None, ()  # a worker died of the original for an earlier result
+            self.open(self.job)
         self._submission, self._deaths = submission, submission.deaths
         self.judge.base = self.judge.base or _first_sizes(submission)
         verdict = submission.verdict or Verification(UNVERIFIED, "")
