@@ -6,6 +6,7 @@ raises `Died` instead of repeating a fatal step.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -152,15 +153,18 @@ class CaseRunner:
         found: list[Answer] = []
         for recipe in recipes if self._requests else ():
             _, read = next(iter(self._requests.values()))
-            try:
+            with contextlib.suppress(Died):
                 found.append(self._compared(recipe, read))
-            except Died:
-                self._refuse_dead(COMPARE + recipe.name)
         return [answer for answer in found if answer.ran]
 
     def _load(self) -> str:
-        """Load the result. Returns the reason for a refusal, or "" (also after the time limit)."""
-        self._refuse_dead(LOAD)
+        """Load the result. Returns the reason for a refusal, or "" (also after the time limit).
+
+        Raises Died if an earlier worker died of the load, or, unless cases run stepwise, in a comparison of outputs.
+        """
+        for death in self._deaths:
+            if death.step == LOAD or (death.step.startswith(COMPARE) and not self.job.stepwise):
+                raise died_of(death)
         if self.job.ended:
             return ""
         self.begin(LOAD)

@@ -92,11 +92,11 @@ class JobRunner(SecondLook):
         """Return whether samples are independent at twice the size of each freed dim."""
         if not (verdict.agrees and self.options.freed):
             return True
+        self._refuse_dead(COMPARE + BATCHES)
         try:
             self.begin(COMPARE + BATCHES)
             cases = self.judge.batches()
         except (Refused, Died) as e:
-            self._refuse_dead(COMPARE + BATCHES)
             verdict.status, verdict.reasons = INCONCLUSIVE, [f"another size was not compared: {e}"]
             verdict.message += f"; but {verdict.reasons[0]}"
             return True

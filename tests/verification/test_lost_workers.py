@@ -145,6 +145,33 @@ def test_after_a_crash_the_next_result_is_judged(when: str, tmp_path: Path) -> N
             assert verifier.finish().status == status
 
 
+@pytest.mark.parametrize("how", [CRASH, "__import__('time').sleep(60)"], ids=["crash", "hang"])
+@pytest.mark.parametrize(("state", "status"), [("the result", "different"), ("the original", "not verified")])
+def test_a_crash_in_a_later_case_is_no_agreement(how: str, state: str, status: str, tmp_path: Path) -> None:
+    """A worker that dies in a comparison decides, although earlier cases agree: the next worker knows these."""
+    path = tmp_path / "a.onnx"
+    path.write_bytes(parser.parse_model(RELU).SerializeToString())
+    die = f"def die(self, name, *a):\n    if name == 'case 2': self.tell('running {state}'); {how}\n"
+    start = WORKER + f"compare = judge.Judge.compare\n{die}    return compare(self, name, *a)\n"
+    options = VerifyOptions(timeout=60.0 if how == CRASH else 2.0)
+    with Verifier(path, options, start=start + "judge.Judge.compare = die\njudge.main()") as verifier:
+        verifier.submit(path)
+        v = verifier.finish()
+    assert v.status == status and v.message.endswith(f"running {state}"), v
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_a_crash_at_another_size_of_a_freed_dim_is_not_repeated(stepwise: bool, tmp_path: Path) -> None:
+    path, log = tmp_path / "a.onnx", tmp_path / "log"
+    path.write_bytes(parser.parse_model(RELU).SerializeToString())
+    die = f"def die(self):\n    open({str(log)!r}, 'a').write('.'); self.tell('running the result'); {CRASH}\n"
+    start = WORKER + die + "judge.Judge.batches = die\njudge.main()"
+    with Verifier(path, VerifyOptions(freed=("N",)), start=start, stepwise=stepwise) as verifier:
+        verifier.submit(path)
+        v = verifier.finish()
+    assert (v.status, log.read_text()) == ("different", "."), v
+
+
 SHORT = """
 run = judge.OnnxRuntime.run
 def run_long(self, feeds):
