@@ -20,7 +20,6 @@ from onnxopt import __version__
 from onnxopt.cli.say import open_closed, say, say_all, say_error, spell_out, styled
 from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, is_short, nearest, noted, refused
 from onnxopt.runtime import let_threads_sleep
-from onnxopt.startup import import_onnx_in_parts
 
 # Modules of this room, imported when called: each command pays only for what it uses.
 _COMMANDS: Final = {
@@ -160,7 +159,6 @@ def main() -> NoReturn:
 
 def _run() -> None:
     let_threads_sleep()
-    import_onnx_in_parts()
     _handle_signals()
     open_closed()
     if is_short():

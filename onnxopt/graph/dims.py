@@ -27,6 +27,8 @@ def as_symbol(name: str) -> str:
     """
     if name.replace(".", "_").isidentifier() and name[0] != ".":
         return name
+    if name.isascii() and name.isprintable() and not {'"', "\\", "@"} & {*name}:
+        return f'"{name}"'  # the import of json takes longer than a small model
     import json
 
     return json.dumps(name).replace("@", "\\u0040")
@@ -36,6 +38,8 @@ def as_written(dim: Dim) -> Dim:
     """Return a dim with its symbol spelled as in the file."""
     if not (isinstance(dim, str) and dim.startswith('"') and dim.endswith('"')):
         return dim
+    if "\\" not in dim:
+        return dim[1:-1]
     import json
 
     return str(json.loads(dim))
