@@ -8,28 +8,20 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader, find_spec, module_from_spec
-from threading import RLock, get_ident
+from threading import get_ident
 from types import ModuleType
 from typing import Any, Final
 
 _MESSAGES: Final = ("onnx.onnx_ml_pb2", "onnx.onnx_data_pb2")
-# Modules that packages import and a plain run does not read: a sixth of a process on a small model.
+# Modules that packages import once and do not read: a sixth of a process on a small model.
 _UNREAD: Final = (
     "calendar",  # dates, for protobuf
-    "google.protobuf.descriptor_database",
     "google.protobuf.internal.python_message",  # messages without C
-    "google.protobuf.text_encoding",
     "ipaddress",  # addresses in URLs, for pathlib
-    "linecache",  # sources, for inspect
     "numpy._core._add_newdocs",  # docstrings of C functions
     "numpy._core._add_newdocs_scalars",
     "numpy._core._internal",  # records, and arrays of ctypes
-    "pickle",  # files of numpy
-    "shutil",
-    "textwrap",
-    "tokenize",
 )
-_running: Final = RLock()
 
 
 def lazy(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
@@ -50,38 +42,14 @@ def listing(package: str) -> Callable[[], list[str]]:
     return lambda: sorted({*names, *names["__all__"]})
 
 
-class _Unread(ModuleType):
-    """A module of `_UNREAD`, which runs when a name is read; a repeated `import` reads `__spec__` alone."""
-
-    def __getattribute__(self, name: str) -> Any:
-        get = super().__getattribute__
-        if name != "__spec__":
-            with _running:  # other threads wait
-                spec = get("__spec__")
-                loader, spec.loader_state = spec.loader_state, None
-                if loader is not None:
-                    loader.exec_module(self)
-                    object.__setattr__(self, "__class__", ModuleType)
-        return get(name)
-
-
-class _Loader(LazyLoader):
-    """Loads a module of `_UNREAD` without running it."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        spec: Any = module.__spec__
-        spec.loader = module.__loader__ = spec.loader_state = vars(self)["loader"]
-        module.__class__ = _Unread
-
-
-class _Finder:
-    """Finds modules of `_UNREAD`."""
+class _Unread:
+    """Finds modules of `_UNREAD`, which run when a name of them is read."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name in _UNREAD else None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = LazyLoader(spec.loader)
         return spec
 
 
@@ -118,7 +86,7 @@ def import_onnx_in_parts() -> None:
             return vars(package)[name]
         raise AttributeError(f"module 'onnx' has no attribute {name!r}")
 
-    sys.meta_path.insert(0, _Finder)
+    sys.meta_path.insert(0, _Unread)
     vars(package)["__getattr__"] = getattribute
     sys.modules["onnx"] = package
 
