@@ -88,7 +88,7 @@ class Retyping:
         self.model = plan.model
         self.casts: dict[Value, Value] = {}
         self.constants: dict[Value, Value] = {}
-        self.changed: set[str] = set()  # names of values with a changed type
+        self.changed: set[tuple[Graph, str]] = set()  # names of values with a changed type: scopes may share names
 
     def apply(self) -> None:
         plan = self.plan
@@ -138,7 +138,7 @@ class Retyping:
         """Give each reader of `value` its type. `is_narrow`: type of `value`; `other`: the value in the other type."""
         if is_narrow:
             value.dtype = self.plan.narrow
-            self.changed.add(value.name)
+            self.changed.add((value.graph, value.name))
             if value.constant:
                 value.array, value.constant = None, False  # repeated elements, known in the wide type
         for user in list(value.users):
@@ -184,7 +184,7 @@ class Retyping:
             proto: Any = scope.proto
             ends = () if scope.is_function else (*proto.output, *(proto.input if scope is model.graph else ()))
             for info in (*proto.value_info, *ends):
-                if info.name in self.changed and info.type.tensor_type.elem_type == plan.wide:
+                if (scope, info.name) in self.changed and info.type.tensor_type.elem_type == plan.wide:
                     info.type.tensor_type.elem_type = plan.narrow
         if any(v.graph is model.graph for v in plan.interface):
             model.interface = interface_of(model.proto)
