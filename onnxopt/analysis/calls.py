@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
-from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from onnxopt.analysis.inference import known, numbered
+from onnxopt.analysis.inference import DATA_UP_TO, known, numbered
 from onnxopt.analysis.misread import SLICE, is_misread
 from onnxopt.graph.dims import rename_dims
 from onnxopt.graph.model import Model, inner_scopes
@@ -15,25 +15,31 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_functions
 from onnxopt.proto.inference import infer_shapes, inferable
-from onnxopt.proto.messages import body_graphs, qualified
+from onnxopt.proto.messages import body_graphs, qualified, tensor_bytes
 
-Functions: TypeAlias = "dict[tuple[str, str], FunctionProto]"  # by qualified name and overload
 # Operators that onnx infers correctly for some operands only, whose types are unknown inside a function.
 _BY_OPERANDS: Final = ("Attention", "Einsum", "NonZero", "PRelu")
 
 
-def inferable_functions(model: Model) -> Functions:
-    """Return copies of the functions without declared shapes and misread nodes, by qualified name and overload."""
-    write_functions(model)
-    found = {}
-    for graph in model.functions.values():
-        copy = FunctionProto()
-        copy.CopyFrom(graph.proto)
-        _forget_claims(copy.node)
-        for node, proto in zip(graph, copy.node):
-            _hide_misread(node, proto)
-        found[qualified(copy.name, copy.domain), copy.overload] = copy
-    return found
+class Functions(dict[tuple[str, str], FunctionProto]):
+    """Copies of a model's functions without declared shapes, misread nodes and large constants, by qualified name and
+    overload.
+
+    `keeps_cut_symbols`: whether onnx may take the length of a cut for the length in front of it.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        write_functions(model)
+        for graph in model.functions.values():
+            copy = FunctionProto()
+            copy.CopyFrom(graph.proto)
+            _forget_claims(copy.node)
+            for node, proto in zip(graph, copy.node):
+                _hide_misread(node, proto)
+            self[qualified(copy.name, copy.domain), copy.overload] = copy
+        scopes = (scope for function in model.functions.values() for scope in inner_scopes(function))
+        self.keeps_cut_symbols = any(scope.opset() == SLICE and scope.by_op.get("Slice") for scope in scopes)
 
 
 def _hide_misread(node: Node, proto: NodeProto) -> None:
@@ -41,6 +47,9 @@ def _hide_misread(node: Node, proto: NodeProto) -> None:
     onnx takes to keep their first shape."""
     if node.op in _BY_OPERANDS or is_misread(node, node.scope.opset()):
         proto.op_type = ""
+    for a in proto.attribute if node.op == "Constant" else ():
+        if tensor_bytes(a.t.data_type, a.t.dims) > DATA_UP_TO:  # each call copies the function
+            a.t.CopyFrom(TensorProto(data_type=a.t.data_type, dims=a.t.dims))
     for name, body in body_graphs(proto):
         if node.op == "Loop" and any(i.type.WhichOneof("value") not in (None, "tensor_type") for i in body.input):
             proto.op_type = ""
@@ -78,7 +87,7 @@ def call_types(node: Node, functions: Functions) -> dict[Value, TypeProto]:
     except Exception:  # inference is optional: a call it cannot read has no facts
         return {}
     symbols = set[str]()
-    if not _reads_slices_of_first_form(node.scope.model):
+    if not functions.keeps_cut_symbols:
         symbols.update(d.dim_param for i in proto.graph.input for d in i.type.tensor_type.shape.dim)
     found = {v: i.type for v, i in zip(node.outputs, infos) if v is not None and i.type.WhichOneof("value")}
     for kind in found.values():
@@ -104,11 +113,6 @@ def _of_call(node: Node, functions: Functions) -> ModelProto:
                 proto.graph.initializer[-1].name = f"i{i}"
     proto.graph.output.extend(ValueInfoProto(name=f"o{i}") for i in range(len(node.outputs)))
     return proto
-
-
-def _reads_slices_of_first_form(model: Model) -> bool:
-    scopes = (scope for function in model.functions.values() for scope in inner_scopes(function))
-    return any(scope.opset() == SLICE and scope.by_op.get("Slice") for scope in scopes)
 
 
 def of_any_shape(kind: TypeProto) -> TypeProto:

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable
 from onnx import TypeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.calls import Functions, call_types, inferable_functions, of_any_shape
+from onnxopt.analysis.calls import Functions, call_types, of_any_shape
 from onnxopt.analysis.inference import believed_types, graph_of, joined, known, recurred, with_numbers
 from onnxopt.analysis.shapes.integers import CONTENTS
 from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims
@@ -20,7 +20,7 @@ from onnxopt.analysis.shapes.symbolic import Expr
 from onnxopt.analysis.types import learn
 from onnxopt.graph.dims import as_symbol, is_invented, rename_dims
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.model import Model, values_read
+from onnxopt.graph.model import Model, function_label, values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.operators.signatures import tabled
@@ -116,7 +116,7 @@ class _Run:
         self.vague = _Vagueness()
         self.repeats = False  # whether a body is inferred once more
         self.declared: dict[Graph, dict[str, TypeProto]] = {}
-        self.functions: Functions = {}
+        self.functions: Functions | None = None  # read when a call is inferred
 
     def infer(self, changed: Iterable[Node] | None) -> None:
         graph = self.model.graph
@@ -220,15 +220,16 @@ class _Run:
 
     def _told(self, node: Node) -> dict[Value, TypeProto]:
         """Return the types of results by inference; of operators that only the file defines, as declared."""
-        if self.model.has_function(node.op):
-            self.functions = self.functions or inferable_functions(self.model)
+        is_call = function_label(node.domain, node.proto.op_type, node.proto.overload) in self.model.functions
+        if is_call:
+            self.functions = self.functions or Functions(self.model)
             found = call_types(node, self.functions)
         else:
             found = self._of_bodies(node) if node.bodies else believed_types(node)
         if not found and not node.scope.knows(node.op):
             declared = self._declared_in(node.scope)
             found = {v: declared[v.name] for v in node.results if v.name in declared}
-            if self.model.has_function(node.op):
+            if is_call:
                 found = {v: of_any_shape(kind) for v, kind in found.items()}
         return found
 

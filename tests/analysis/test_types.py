@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 import onnxopt
 from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import types
+from onnxopt.analysis.calls import Functions
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import read_model
 from onnxopt.graph.schema import signature
@@ -322,3 +323,27 @@ def test_inputs_tell_their_sizes_at_once_where_these_are_numbers(dims: str, know
     text = f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}"
     given = read_model(build_text(text)).graph.inputs[0]
     assert (given.dtype, given.shape) == known
+
+
+OVERLOADED = """
+<ir_version: 10, opset_import: ["" : 21, "own" : 1]>
+g (float[N, 3] x) => (float[A, B] y) { t = own.f:first (x)  y = own.f:second (t) }
+<domain: "own", overload: "first", opset_import: ["" : 21]>
+f (x) => (y) { y = Neg (x) }
+<domain: "own", overload: "second", opset_import: ["" : 21]>
+f (x) => (y) { y = Transpose <perm = [1, 0]> (x) }
+"""
+
+
+def test_an_overload_of_a_function_gives_types() -> None:
+    model = read_model(build_text(OVERLOADED))
+    assert [types.shape(value(model, name)) for name in "ty"] == [("N", 3), (3, "N")]
+
+
+def test_a_call_copies_no_weights_of_its_function() -> None:
+    proto = build_text(OVERLOADED)
+    weight = helper.make_node("Constant", [], ["w"], value=helper.make_tensor("", 1, [5000], [1] * 5000))
+    proto.functions[0].node.insert(0, weight)
+    model = read_model(proto)
+    assert sum(function.ByteSize() for function in Functions(model).values()) < 500
+    assert types.shape(value(model, "t")) == ("N", 3)
