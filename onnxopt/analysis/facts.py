@@ -12,7 +12,15 @@ from onnx import TypeProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.calls import Functions, call_types, of_any_shape
-from onnxopt.analysis.inference import believed_types, graph_of, joined, known, recurred, with_numbers
+from onnxopt.analysis.inference import (
+    SCAN_OF_AXES,
+    believed_types,
+    graph_of,
+    joined,
+    known,
+    recurred,
+    with_numbers,
+)
 from onnxopt.analysis.shapes.integers import CONTENTS
 from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims
 from onnxopt.analysis.shapes.sweep import ShapeData, as_dims, better_dim
@@ -23,6 +31,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label, values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
+from onnxopt.operators import CONTROL_FLOW
 from onnxopt.operators.signatures import tabled
 from onnxopt.proto.messages import tensor_type
 
@@ -247,9 +256,12 @@ class _Run:
     def _enter(self, node: Node, body: Graph) -> None:
         """Store the types of the inputs of a body. Runtimes check the declared shapes of a Loop's first two only."""
         is_loop = node.op == "Loop"
+        is_fed = node.op in CONTROL_FLOW and not (node.op == "Scan" and node.scope.opset() < SCAN_OF_AXES)
         for i, (v, info) in enumerate(zip(body.inputs, body.proto.input)):
-            given = known(x) if (x := node.input(i)) is not None and not (is_loop and i < 2) else None
+            given = known(x) if is_fed and (x := node.input(i)) is not None and not (is_loop and i < 2) else None
             kind = info.type if given is None else given[0]
+            if node.op == "SequenceMap" and kind.HasField("sequence_type"):
+                kind = kind.sequence_type.elem_type
             _note_type(v, kind if is_loop and i < 2 else of_any_shape(kind))
             if is_loop and i < 2:
                 self._store(v, _numbers(_sizes_in(kind)))
@@ -260,6 +272,8 @@ class _Run:
 
     def _of_bodies(self, node: Node) -> dict[Value, TypeProto]:
         """Return the types of results from those of the bodies; symbols of a single iteration mean nothing outside."""
+        if node.op not in CONTROL_FLOW:
+            return {}
         if node.op == "Scan":  # runtimes check the declared shapes of collected outputs
             body, states = node.bodies["body"], len(node.inputs) - int(node.attr("num_scan_inputs", 0))
             for v, info in list(zip(body.outputs, body.proto.output))[states:]:
@@ -269,7 +283,10 @@ class _Run:
             kinds = [fact[0] for fact in map(known, made) if fact is not None]
             if v is not None and kinds:
                 is_same = node.op == "If" and all(kind == kinds[0] for kind in kinds)
-                _note_type(v, kinds[0] if is_same else of_any_shape(kinds[0]))
+                kind = kinds[0] if is_same else of_any_shape(kinds[0])
+                if node.op == "SequenceMap":
+                    kind = TypeProto(sequence_type=TypeProto.Sequence(elem_type=kind))
+                _note_type(v, kind)
         if node.op == "If":
             return {v: kind for v, (kind, _) in (joined(node, {}, completing=False) or {}).items()}
         found = {} if node.op == "SequenceMap" else recurred(node, node.scope.opset(), types.shape)

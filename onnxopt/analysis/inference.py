@@ -160,7 +160,7 @@ def joined(node: Node, given: Mapping[Value, Known], completing: bool) -> dict[V
 
 # -- Scan and Loop: the body is inferred by itself, for a single iteration -------------------------------------
 
-_SCAN_OF_AXES: Final = 9  # first opset with a Scan without batch and with axes
+SCAN_OF_AXES: Final = 9  # first opset with a Scan without batch and with axes
 _Dims = Callable[[Value], Shape | None]
 
 
@@ -176,7 +176,7 @@ def recurred(node: Node, opset: int, dims_of: _Dims) -> dict[Value, Known]:
         trips = zip(node.outputs[carried:], body.outputs[carried + 1 :])
         return _kinds((made, _with(0, None, dims_of(each))) for made, each in trips)
     scanned = node.attr("num_scan_inputs")
-    if opset < _SCAN_OF_AXES or node.has_references or not isinstance(scanned, int):
+    if opset < SCAN_OF_AXES or node.has_references or not isinstance(scanned, int):
         return {}
     return _scanned(node, body, len(node.inputs) - scanned, dims_of)
 

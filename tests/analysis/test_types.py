@@ -347,3 +347,19 @@ def test_a_call_copies_no_weights_of_its_function() -> None:
     model = read_model(proto)
     assert sum(function.ByteSize() for function in Functions(model).values()) < 500
     assert types.shape(value(model, "t")) == ("N", 3)
+
+
+def test_a_sequence_map_gives_its_body_elements_and_its_results_are_sequences() -> None:
+    model = read_model(
+        build_text("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (seq(float[N]) s, int64[1] k, int64 i) => (int64[A] y) {
+          q = SequenceMap <body = b (float[N] e, int64[1] j) => (int64[M] f) {
+            c = Cast <to = 7> (e)
+            f = Add (c, j)
+          }> (s, k)
+          y = SequenceAt (q, i)
+        }""")
+    )
+    body = value(model, "q").producer.bodies["body"]  # type: ignore[union-attr]
+    assert [types.dtype(v) for v in (*body.inputs, value(model, "q"), value(model, "y"))] == [1, 7, 0, 7]
