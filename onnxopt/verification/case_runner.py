@@ -82,6 +82,7 @@ class CaseRunner:
             self._run_original()
             if time.monotonic() - began < _BRIEF:
                 self.judge.shake_ahead()
+            self.judge.rest()  # a result is compared with kept outputs
             self.judge.read_ahead()
 
     def _run_original(self) -> None:
