@@ -15,7 +15,7 @@ def run() -> NoReturn:
 
     import_onnx_in_parts()  # first: modules imported before are read
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
-    if sys.argv[1:2] == ["optimize"] and "--no-verify" not in sys.argv:
+    if sys.argv[1:2] == ["optimize"] and {"--no-verify", "--help", "-h"}.isdisjoint(sys.argv):
         # The verifier's process imports as long as the command does, and at the same time.
         from onnxopt.worker.process import VERIFYING, start_ahead
 

@@ -40,8 +40,11 @@ class Forked:
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while running."""
         with self._lock:
-            if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG)) != (0, 0):
-                self.returncode = os.waitstatus_to_exitcode(ended[1])
+            if self.returncode is None:
+                ended, status = 1, 0
+                with suppress(ChildProcessError):  # ended, and nobody is told how: SIGCHLD is ignored
+                    ended, status = os.waitpid(self.pid, os.WNOHANG)
+                self.returncode = os.waitstatus_to_exitcode(status) if ended else None
             return self.returncode
 
     def wait(self) -> int:
@@ -56,7 +59,8 @@ class Forked:
         """End the process, unless it has ended."""
         with self._lock:
             if self.returncode is None:
-                os.kill(self.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
 
     def __enter__(self) -> Forked:
         return self

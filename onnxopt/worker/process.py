@@ -108,7 +108,7 @@ def start_ahead(program: str, shared: Sequence[str] = ()) -> None:
     descriptor of a closed standard stream.
     """
     if None not in (sys.stdin, sys.stdout, sys.stderr):
-        with contextlib.suppress(StartError, OSError, ImportError):
+        with contextlib.suppress(Exception):  # a package that cannot be imported may raise anything
             command = f"{confinement(usual_memory())}; {program}"
             if sys.platform == "linux" and shared and not is_short():
                 let_threads_sleep()

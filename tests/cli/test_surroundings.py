@@ -55,6 +55,16 @@ def test_an_environment_variable_rejected_by_a_package_is_an_error(small: Path, 
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_a_package_that_raises_something_at_its_import_is_an_error(small: Path, tmp_path: Path) -> None:
+    """Modules shared with the worker are imported before the command handles errors."""
+    (tmp_path / "home" / "numpy").mkdir(parents=True)
+    (tmp_path / "home" / "numpy" / "__init__.py").write_text("raise ValueError('numpy.dtype size changed')")
+    kept = {"PYTHONPATH": str(tmp_path / "home")}
+    done = run_script(tmp_path, ["optimize", "m.onnx", "out.onnx"], {**os.environ, **kept})
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: a package cannot be imported: numpy.dtype size changed\nhint: ")
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [

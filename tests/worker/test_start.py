@@ -105,6 +105,31 @@ def test_a_copy_started_ahead_has_the_shared_modules_and_its_own_streams() -> No
     assert not done.stderr
 
 
+UNHEARD = """
+import signal, time
+from onnxopt.worker import usual_memory
+from onnxopt.worker.process import Gone, Worker, end_ahead, start_ahead
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+start_ahead("import os; os.abort()", ["decimal"])
+with Worker("import os; os.abort()", usual_memory()) as worker:
+    try:
+        worker.receive(time.monotonic() + 60, 60)
+    except Gone as e:
+        print(e)
+start_ahead("import time; time.sleep(60)", ["decimal"])
+end_ahead()
+print("ended")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="started elsewhere without a copy")
+def test_who_ignores_that_children_end_is_told_no_exit_code_of_a_copy() -> None:
+    """A command inherits that SIGCHLD is ignored; the system then keeps no exit code."""
+    done = subprocess.run([sys.executable, "-c", UNHEARD], capture_output=True, text=True)
+    assert (done.stdout.splitlines(), done.stderr) == (["ended with exit code 0", "ended"], "")
+
+
 def test_a_process_started_ahead_that_no_worker_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
     monkeypatch.setattr(process, "start", lambda *a, **k: ended.append(p := subprocess.Popen([*SLEEP], **k)) or p)
