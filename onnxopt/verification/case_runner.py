@@ -93,7 +93,8 @@ class CaseRunner:
                 raise Refused(f"the original fails with other values for its initializers: {answer.case.note}")
         self._tell(Begun(LOAD, self._done))
         if not any(answer.ran for answer in found):
-            raise died_of(self._deaths[-1]) if self.plan.least else Refused(self._why_none(found))
+            is_lengthened = self.plan.least and self._deaths  # for this result
+            raise died_of(self._deaths[-1]) if is_lengthened else Refused(self._why_none(found))
 
     def _why_none(self, found: Sequence[Answer]) -> str:
         """Return why the original runs on no case."""

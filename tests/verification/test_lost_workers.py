@@ -210,6 +210,17 @@ def test_an_original_that_crashes_on_short_inputs_gets_longer_ones(
             assert sizes or f"crashed ({how})" in v.message, v.message
 
 
+def test_an_original_that_rejects_the_longer_inputs_is_not_verified_again(tmp_path: Path) -> None:
+    """The next result finds the inputs lengthened, and no death of its own."""
+    (tmp_path / "a").write_bytes(parser.parse_model(SAMPLES + "{ y = Relu (x) }").SerializeToString())
+    start = SHORT.format(least=40, how="SIGSEGV").replace("return run(self, feeds)", "raise ValueError('too long')")
+    with Verifier(tmp_path / "a", start=WORKER + start) as verifier:
+        for says in ("crashed (SIGSEGV)", "the original fails on every input tried: too long"):
+            verifier.submit(tmp_path / "a")
+            v = verifier.finish()
+            assert v.status == "not verified" and says in v.message, v
+
+
 def test_an_original_of_fixed_sizes_that_crashes_gets_no_other_sizes(tmp_path: Path) -> None:
     text = SAMPLES.replace("[batch, N]", "[2, 5]") + "{ y = Relu (x) }"
     (tmp_path / "a").write_bytes(parser.parse_model(text).SerializeToString())
