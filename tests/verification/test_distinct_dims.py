@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from onnxopt.verification import Verifier, VerifyOptions, verify
 from onnxopt.verification.inputs.planning import make_plan
@@ -28,6 +30,38 @@ def test_mistaken_dims_are_found(dims: str, tmp_path: Path) -> None:
     for name, places in (("a", (0, 1)), ("b", (1, 0))):
         onnx.save(parsed(taken(*places, dims)), tmp_path / f"{name}.onnx")
     assert verify(tmp_path / "a.onnx", tmp_path / "a.onnx").status == "equal"
+    assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status == "different"
+
+
+FRONTS = {
+    "blocks": "b = SpaceToDepth <blocksize = 6> (x) c = Slice (b, none, three, one) a = Conv (c, w)",
+    "mirrored": 'b = Pad <mode = "reflect"> (x, pads) a = Conv (b, w)',
+    "two windows": "b = Conv <strides = [2, 2]> (x, w) c = MaxPool <kernel_shape = [21, 21]> (x) "
+    "d = GlobalMaxPool (c) e = Conv (d, w1) a = Add (b, e)",
+    "pixels": "a = Conv (x, w1)",
+}
+IMAGE = """g (float[N, 3, H, W] x) => (float[N, 3, P, Q] y)
+<int64[1] none = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] rest = {-1},
+ int64[8] pads = {0, 0, 40, 40, 0, 0, 40, 40}> {
+    FRONT
+    s = Shape (a) n = Gather (s, none) h = Gather (s, two) v = Gather (s, three)
+    flat = Concat <axis = 0> (n, three, rest) f = Reshape (a, flat) r = Softmax <axis = -1> (f)
+    t = Concat <axis = 0> (n, three, FIRST, SECOND) y = Reshape (r, t) }"""
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_mistaken_sides_of_an_image_are_found(front: str, tmp_path: Path) -> None:
+    """The sides differ in the first case: windows, blocks and mirrors ask for sizes that suit all of them."""
+    rng = np.random.default_rng(0)
+    for name, first, second in (("a", "h", "v"), ("b", "v", "h")):
+        text = IMAGE.replace("FRONT", FRONTS[front]).replace("FIRST", first).replace("SECOND", second)
+        model = parsed(text)
+        for weight, size in (("w", 3), ("w1", 1)):
+            array = rng.standard_normal((3, 3, size, size)).astype(np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(array, weight))
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    same = verify(tmp_path / "a.onnx", tmp_path / "a.onnx")
+    assert same.status == "equal" and all(c.dims["H"] != c.dims["W"] for c in same.cases), same
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status == "different"
 
 

@@ -71,3 +71,12 @@ def test_sizes_are_carried(taken: str, nodes: str, weights: str, tmp_path: Path)
 @pytest.mark.parametrize(("taken", "nodes", "weights"), NOT_CARRIED)
 def test_sizes_that_are_not_imposed(taken: str, nodes: str, weights: str) -> None:
     assert make_plan(model_of(taken, nodes, weights)).demanded == {}
+
+
+def test_a_window_in_a_loop_ends() -> None:
+    """Each iteration adds a window to the way from the input: a body is walked once."""
+    pool = "{ e = Identity (d) o = MaxPool <kernel_shape = [5]> (v) }"
+    body = f"(int64 i, bool d, float[N, 3, S] v) => (bool e, float[N, 3, R] o) {pool}"
+    head = "g (float[N, 3, T] x) => (float[N, 3, P] y) <int64 n = {2}, bool c = {1}>"
+    plan = make_plan(build_text(f"{head} {{ y = Loop (n, c, x) <body = b {body}> }}"))
+    assert plan.symbols == ["N", "T"] and len(plan.windows) == 2

@@ -41,6 +41,7 @@ class Step(NamedTuple):
     more: int = 0  # elements read beyond the first of each position, less the padding
     growth: int = 1  # factor of the length
     reach: int = 1  # distance from padding
+    least: int = 1  # length that can be mirrored
 
 
 _PLAIN: Final = Step()
@@ -65,7 +66,8 @@ class Path(NamedTuple):
         *before, last = self.steps
         steps = [step, _PLAIN]
         if step.stride == step.growth == 1:
-            steps, last = [], Step(more=last.more + step.more, reach=max(last.reach, last.more + step.reach))
+            reach, least = (max(was, last.more + n) for was, n in zip(last[3:], step[3:]))
+            steps, last = [], Step(more=last.more + step.more, reach=reach, least=least)
         is_window = step.growth == 1 and step.more >= 0
         return Path(self.start, (*before, last, *steps), self.windows or is_window)
 
@@ -85,7 +87,7 @@ class _Need(NamedTuple):
     def before(self, step: Step) -> _Need:
         """Return the need before a step."""
         numbers = [-(-((n - 1) * step.stride + 1 + step.more) // step.growth) for n in (*self.sizes, self.reach)]
-        *sizes, reach = (min(max(n, 1), _NEVER) for n in numbers)
+        *sizes, reach = (min(max(n, step.least), _NEVER) for n in numbers)
         stride = max(min(self.stride * step.stride, _NEVER) // step.growth, 1)
         return _Need(stride, tuple(sizes), max(reach, min(step.reach, _NEVER)))
 
@@ -96,8 +98,8 @@ def paths_after(call: Call, numbers: Callable[[str], Sequence[float]]) -> frozen
     if kind in MEASURING:
         return frozenset()
     before = frozenset[Path]().union(*(k.paths for k in (call.known[:1] if kind in _FIRST_ONLY else call.known)))
-    if kind in _GLOBAL:
-        return frozenset(path._replace(windows=True) for path in before)
+    if kind in _GLOBAL or kind in WINDOWED:  # a single pixel is a window, too
+        before = frozenset(path._replace(windows=True) for path in before)
     if not before:
         return before
     if kind in ("Resize", "Upsample"):
@@ -139,9 +141,10 @@ def windowed(
 
 
 def _neediest(paths: Sequence[Path], name: str) -> tuple[_Need, Path]:
-    """Return the largest need of paths from an input, and its path."""
-    need, _, path = max(((path.need, len(path.steps), path) for path in paths), default=(_Need(), 0, Path(name)))
-    return need, path
+    """Return the need of all paths from an input, and the path of the largest."""
+    every = [(path.need, len(path.steps), path) for path in paths] or [(_Need(), 0, Path(name))]
+    strides, sizes, reaches = zip(*(need for need, *_ in every))
+    return _Need(max(strides), tuple(map(max, zip(*sizes))), max(reaches)), max(every)[-1]
 
 
 def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -> int:
@@ -231,17 +234,24 @@ def _resized(call: Call, numbers: Callable[[str], Sequence[float]]) -> Step:
     return Step(growth=max(round(largest), 1)) if largest > 1 else Step(max(round(1 / largest), 1))
 
 
+def _blocks(call: Call) -> Step:
+    size = max(call.number("blocksize") or 1, 1)
+    return Step(growth=size) if call.node.op_type == "DepthToSpace" else Step(size, size - 1)
+
+
 def _padded(call: Call) -> Step:
     pads = call.integers(1, "pads") or ()
     total = max(map(sum, zip(pads, pads[len(pads) // 2 :])), default=0)
     if total <= 0:
         return Step()
-    return Step(more=-total, reach=max(pads) + 1)  # a length that can be mirrored
+    copies = any(a.name == "mode" and a.s != b"constant" for a in call.node.attribute)
+    return Step(more=-total, reach=max(pads) + 1, least=max(pads) + 1 if copies else 1)
 
 
 _STEPS: Final[dict[str, Callable[[Call], Step]]] = {
     **dict.fromkeys(WINDOWED, _window),
     "ConvTranspose": lambda call: Step(growth=max([1, *call.ints("strides")])),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
     "Slice": _stepped,
     "Pad": _padded,
     "STFT": _transformed,

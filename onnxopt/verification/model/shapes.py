@@ -142,7 +142,6 @@ class Shapes(Forward[Known]):
     """Forward analysis of shapes and elements."""
 
     MUST: ClassVar = True
-    PASSES: ClassVar = 1
 
     def __init__(
         self,
