@@ -37,6 +37,12 @@ _FIELDS: Final[dict[int, tuple[str, type[np.number[Any]]]]] = {
     **dict.fromkeys((TensorProto.INT32, TensorProto.INT16, TensorProto.UINT16), ("int32_data", np.int32)),
     **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8), ("int32_data", np.int32)),
 }
+# The format of elements whose bits are numbers in int32_data.
+_BITS: Final[dict[int, np.dtype[Any]]] = {
+    t.code: np.dtype(f"<u{t.bits // 8}")
+    for t in element_types.TYPES
+    if t.name in ("bool", "float16") or (t.is_foreign and t.bits >= 8)
+}
 BODY_TYPES: Final = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})  # of attributes
 # Types of whole bytes in ml_dtypes, with its format in raw_data.
 _NAMELESS: Final = frozenset(t.code for t in element_types.TYPES if t.is_foreign and t.bits >= 8)
@@ -196,9 +202,12 @@ def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Ar
         return array if dims == [array.size] else array.reshape(dims)
     if stored is not None:
         tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(stored))
-    elif raw is not None and tensor.data_type in _FIELDS and not tensor.HasField("segment"):
-        field, wide = _FIELDS[tensor.data_type]
+    elif raw is not None and data_type in _FIELDS and not tensor.HasField("segment"):
+        field, wide = _FIELDS[data_type]
         return read_only(np.array(getattr(tensor, field)[:], wide).astype(raw, copy=False).reshape(tensor.dims[:]))
+    elif raw is not None and data_type in _BITS and not tensor.HasField("segment"):
+        bits = np.array(tensor.int32_data[:], np.int32).astype(_BITS[data_type])
+        return read_only(bits.view(raw).reshape(tensor.dims[:]))
     return read_only(np.asarray(onnx.numpy_helper.to_array(tensor)))
 
 
