@@ -24,6 +24,8 @@ NUMBERS: dict[str, list[Any]] = {
     "BOOL": [0, 1, 1, 0, 0, 1],
     "FLOAT16": [0.1, -0.0, float("nan"), float("inf"), 6e-8, 65504.0],
     "BFLOAT16": [0.5, -0.0, float("nan"), float("inf"), 1e-38, 3e38],
+    "FLOAT8E4M3FN": [0.5, -0.0, float("nan"), 448.0, 2.0**-9, -1.5],
+    "FLOAT8E5M2": [0.5, -0.0, float("nan"), float("inf"), 2.0**-16, -1.5],
     "COMPLEX64": [1 + 2j, -1j, 0, 1, 2, 3],
 }
 
@@ -50,7 +52,9 @@ def test_one_element_and_none(name: str) -> None:
 
 
 def test_what_the_type_does_not_hold_is_cut() -> None:
-    for data_type in (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16):
+    narrow = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
+    bits = (TensorProto.BOOL, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN)
+    for data_type in (*narrow, *bits):
         assert_read_alike(TensorProto(data_type=data_type, dims=[4], int32_data=[200, -200, 70000, -1]))
     assert_read_alike(TensorProto(data_type=TensorProto.UINT32, dims=[2], uint64_data=[2**40 + 3, 2**64 - 1]))
 
@@ -60,6 +64,8 @@ def test_a_count_that_is_not_that_of_the_dims_is_an_error() -> None:
         TensorProto(data_type=TensorProto.INT64, dims=[3], int64_data=[1, 2]),
         TensorProto(data_type=TensorProto.FLOAT, dims=[2]),
         TensorProto(data_type=TensorProto.FLOAT, dims=[2], int32_data=[1, 2]),
+        TensorProto(data_type=TensorProto.FLOAT16, dims=[2]),
+        TensorProto(data_type=TensorProto.BOOL, dims=[2], int32_data=[1]),
     ):
         with pytest.raises(ValueError, match="reshape"):
             numpy_helper.to_array(tensor)
@@ -68,10 +74,11 @@ def test_a_count_that_is_not_that_of_the_dims_is_an_error() -> None:
 
 
 def test_a_segment_is_an_error() -> None:
-    tensor = TensorProto(data_type=TensorProto.INT64, dims=[2], int64_data=[1, 2])
-    tensor.segment.CopyFrom(onnx.TensorProto.Segment(begin=0, end=1))
-    with pytest.raises(ValueError, match="segment"):
-        tensor_to_array(tensor)
+    for data_type, field in ((TensorProto.INT64, "int64_data"), (TensorProto.BOOL, "int32_data")):
+        tensor = TensorProto(data_type=data_type, dims=[2], **{field: [1, 0]})
+        tensor.segment.CopyFrom(onnx.TensorProto.Segment(begin=0, end=1))
+        with pytest.raises(ValueError, match="segment"):
+            tensor_to_array(tensor)
 
 
 def test_an_operator_has_one_name_however_many_others_a_stranger_invents() -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from onnxopt.verification import Verifier, VerifyOptions
 
 
+# Options with which the job of a verifier changes: by sizes, or by references that plugins declare when a name is read.
+_OF_A_JOB = ("dims", "shapes", "freeze_initializers", "plugins", "pipeline", "extra", "disable", "config", "target")
 WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
 
 
@@ -199,7 +201,10 @@ class Single:
         return found
 
     def _started(self, source: Path) -> Verifier | None:
-        """Returns a verifier that imports in parallel, if the whole model is verified."""
+        """Returns a verifier that imports in parallel, if the whole model is verified.
+
+        It runs the original at once, unless options change the job.
+        """
         asked = self.asked
         changes = any(asked[key] for key in ("level", "pipeline", "dtype", "int32", "strip_qdq"))
         if self.verify_options is None or not changes or asked["begin"] or asked["end"]:
@@ -208,6 +213,8 @@ class Single:
 
         verifier = Verifier(source, self.verify_options)
         verifier.start()
+        if not (verifier.names_inputs or any(asked[key] for key in _OF_A_JOB)):
+            verifier.prepare()
         return verifier
 
 

@@ -27,7 +27,7 @@ from onnxopt.errors import (
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData, bring_in_small, data_files, data_of, external_tensors, inline_data
-from onnxopt.proto.wire import MappedFile, Stored, skim
+from onnxopt.proto.wire import FileState, MappedFile, Stored, skim, state_of
 
 Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by index of the initializer
 # (proto, stands alone (see `Model`), weights left in the file, mapped file).
@@ -159,8 +159,11 @@ class Watch:
     A removed file counts as read completely.
     """
 
-    def __init__(self, *files: Path) -> None:
-        self._seen = {file: _state(file) for file in files}
+    def __init__(self, *files: Path, seen: FileState = None) -> None:
+        """Record the states of files. `seen`: an earlier state of the first, if it is read since."""
+        self._seen = {file: state_of(file) for file in files}
+        if seen is not None:
+            self._seen[files[0]] = seen
 
     @classmethod
     def data(cls, model: Model) -> Watch:
@@ -174,7 +177,7 @@ class Watch:
     @property
     def changed(self) -> Path | None:
         """The first changed file, or None."""
-        now = ((file, before, _state(file)) for file, before in self._seen.items())
+        now = ((file, before, state_of(file)) for file, before in self._seen.items())
         return next((file for file, before, after in now if after is not None and after != before), None)
 
     def refuse(self) -> None:
@@ -185,17 +188,8 @@ class Watch:
     def refuse_removed(self) -> None:
         """Raise ModelError for a removed file."""
         for file, before in self._seen.items():
-            if before is not None and _state(file) is None:
+            if before is not None and state_of(file) is None:
                 raise ModelError(f"{file} was removed while it was read", _CHANGED_HINT)
-
-
-def _state(file: Path) -> tuple[int, int] | None:
-    """Return size and modification time; inodes are unstable on network file systems."""
-    try:
-        found = os.stat(file)
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
 
 
 @contextmanager

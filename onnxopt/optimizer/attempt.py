@@ -246,7 +246,7 @@ def attempt(
     options = options or OptimizeOptions()
     check_choice(options.external)
     source, destination = file_path(source), file_path(destination)
-    watch = Watch(source)
+    watch = Watch(source, seen=verifier.seen if verifier is not None else None)
     passes, ctx = options.passes(), options.context(instruments, trace)
     ctx.watch(_Tell(progress))
     phases: dict[str, float] = {}
@@ -266,7 +266,7 @@ def attempt(
     with verifier or nullcontext(), blaming(source):
         # The parent describes fixed sizes, and reports errors in names before any work.
         describes = bool(options.dims or options.shapes or (verifier is not None and verifier.names_inputs))
-        if verifier is not None and not describes:
+        if verifier is not None and not (describes or verifier.is_described):
             verifier.prepare(override=not options.freeze_initializers)
         progress("loading")
         model = options.load(source, stored=True)

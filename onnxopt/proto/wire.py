@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from onnxopt.errors import plain
 
@@ -77,6 +77,18 @@ class MappedFile:
             return _state(self.path) == self._state
         except OSError:
             return False
+
+
+FileState: TypeAlias = "tuple[int, int] | None"
+
+
+def state_of(file: Path) -> FileState:
+    """Return size and modification time; None if missing. Inodes are unstable on network file systems."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _state(path: Path) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError, file_path, unreadable
-from onnxopt.proto.wire import stands_alone
+from onnxopt.proto.wire import FileState, stands_alone, state_of
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.job import (
     JUST_LOAD,
@@ -84,7 +84,8 @@ class Verifier:
         self.declared: dict[str, float] = {}  # tolerances declared by passes, if decisive
         path = str(self.original.absolute())
         self._job = Job(path, self.options, labels, stepwise, foreign, steps)
-        self._is_described = False  # the job has a plan, or lets the worker derive one
+        self.is_described = False  # the job has a plan, or lets the worker derive one
+        self.seen: FileState = None  # of the original, before a worker reads it
         self._submission: Submission | None = None
         self.progress: Callable[[float], None] = lambda done: None  # called with the share of work done
         self._start, self._spare = start, spare
@@ -142,7 +143,7 @@ class Verifier:
         """
         job = self._job
         job.plan, job.requests, job.override, job.references = plan, requests, override, tuple(DECLARED.values())
-        self._is_described = True
+        self.is_described, self.seen = True, state_of(self.original)
         self.start()
         # A waiting model may have external data of any size.
         if self._service is not None or (self._waits and not stands_alone(str(self.original))):
@@ -166,7 +167,7 @@ class Verifier:
         path = file_path(result).absolute()
         if not path.is_file():
             raise unreadable(result, IsADirectoryError() if path.is_dir() else FileNotFoundError())
-        if not self._is_described:
+        if not self.is_described:
             from onnxopt.verification.two_files import read
 
             skeleton = read(self.original)

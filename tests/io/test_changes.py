@@ -121,3 +121,13 @@ def test_what_counts_as_a_change(tmp_path: Path) -> None:
     assert watch.changed is None
     missing.write_bytes(b"new")
     assert watch.changed == missing
+
+
+def test_a_file_that_a_worker_reads_first_is_watched_from_then_on(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"first")
+    with onnxopt.verification.Verifier(file, start="import time; time.sleep(60)") as verifier:
+        assert Watch(file, seen=verifier.seen).changed is None, "the worker has not been told to read"
+        verifier.prepare()
+        file.write_bytes(b"another")
+        assert Watch(file, seen=verifier.seen).changed == file

@@ -6,10 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from onnxopt.cli.run import _OF_A_JOB, Single
+from onnxopt.cli.say import Telling
 from onnxopt.errors import StartError
+from onnxopt.verification import Verifier, VerifyOptions
 from onnxopt.worker import process, usual_memory
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.process import Worker, end_ahead, start, start_ahead
@@ -151,3 +155,21 @@ def test_a_worker_reports_what_prevented_its_start_ahead(monkeypatch: pytest.Mon
     start_ahead("pass")
     with pytest.raises(StartError):
         Worker("pass", usual_memory())
+
+
+@pytest.mark.parametrize("option", ["", *_OF_A_JOB])
+def test_the_original_runs_while_the_command_imports(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless an option changes the job, which is known after the imports."""
+    known: list[str] = []
+
+    class Recorded(Verifier):
+        def start(self) -> None:
+            known.append("started")
+
+        def prepare(self, *given: Any, **how: Any) -> None:
+            known.append("prepared")
+
+    monkeypatch.setattr("onnxopt.verification.verifier.Verifier", Recorded)
+    asked: dict[str, Any] = dict.fromkeys([*_OF_A_JOB, "dtype", "int32", "strip_qdq", "begin", "end"])
+    Single(asked | {"level": 2, option: "given"}, VerifyOptions(), Telling())._started(Path("model.onnx"))
+    assert known == ["started", *([] if option else ["prepared"])]
