@@ -173,11 +173,12 @@ class _Run:
         for body in node.bodies.values():
             self._enter(node, body)
             self._scope(body)
-        graph, before = node.scope, [v.dtype for v in node.results]
+        graph, results = node.scope, node.results
+        before = [v.dtype for v in results]
         ruled = _is_ruled(node, graph)
         made = self.data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
         told = {} if ruled and _are_settled(node, made) else self._told(node)
-        for v, kind in zip(node.results, before):
+        for v, kind in zip(results, before):
             _note_type(v, told.get(v))
             if not v.constant:
                 self._store(v, _best_dims(_sizes_in(told.get(v)), made.get(v)))

@@ -62,6 +62,12 @@ def regions(
     return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, passing)
 
 
+def all_passing(nodes: Sequence[Node], view: View) -> Mapping[Node, Passing]:
+    """Return how each node passes through a view; nothing if one does not: a region is changed as a whole."""
+    found = {n: p for n in nodes if (p := passes(n, view)) is not None}
+    return found if len(found) == len(nodes) else {}
+
+
 def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
     """Return regions of nodes of equal kind, connected through values in the view.
 
@@ -112,13 +118,13 @@ class Relayout:
 
     suffix = "_seen"  # suffix of new value names
 
-    def __init__(self, graph: Graph, nodes: Sequence[Node], view: View, any_view: View | None = None) -> None:
-        """`any_view`: the view that the nodes pass through, if not `view` itself: any order."""
+    def __init__(
+        self, graph: Graph, nodes: Sequence[Node], view: View, passing: Mapping[Node, Passing] | None = None
+    ) -> None:
+        """`passing`: forms of the nodes in a view in which any order passes, if not in `view` itself."""
         self.graph, self.view = graph, view
         self._is_turned = isinstance(view, Turned)
-        self.passing = {n: found for n in nodes if (found := passes(n, any_view or view)) is not None}
-        if len(self.passing) < len(nodes):
-            self.passing = {}  # a region is changed as a whole
+        self.passing = all_passing(nodes, view) if passing is None else passing
         self.nodes = list(self.passing)
         self.inside = set(self.nodes)
         self.operands = {n: p.seen for n, p in self.passing.items()}

@@ -62,6 +62,7 @@ class ShapeData:
     _symbols: dict[str, Expr] = field(default_factory=dict)
     _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # symbols of tensors' dims, by symbol
     _seen: set[Size] = field(default_factory=set)  # dims of tensors
+    _noted: set[Dims] = field(default_factory=set)  # shapes in `_seen` and `_tensors`
     kept: bool = False
     _visits: dict[Node, tuple[int, Facts]] = field(default_factory=dict)  # by node: clock and facts at the visit
     _other: set[Value] = field(default_factory=set)  # values changed since the last sweep
@@ -153,6 +154,9 @@ class ShapeData:
     def _keep(self, value: Value, dims: Dims) -> Dims:
         self.dims[value] = dims
         if value.graph is value.graph.model.graph:  # a body may not run
+            if dims in self._noted:
+                return dims
+            self._noted.add(dims)
             self._seen.update(dims)
         symbols = [name for d in dims if isinstance(d, Expr) and len(d.terms) == 1 for name in d.terms[0][0]]
         if _MAX_SAFE_FACTORS < len(symbols) <= _MAX_SYMBOLS:
@@ -178,17 +182,18 @@ class ShapeData:
 
     def visit(self, node: Node) -> dict[Value, Dims]:
         """Return the dims of the results of a node, which may be outside the graph, as far as rules give them."""
-        for v in node.results:
-            self.dims.pop(v, None)
+        dims, results = self.dims, node.results
+        for v in results:
+            dims.pop(v, None)
         self._visit(node)
-        return {v: self.dims[v] for v in node.results if v in self.dims}
+        return {v: dims[v] for v in results if v in dims}
 
     def named(self, value: Value, shape: Shape) -> tuple[int | str, ...]:
         """Keep the dims of a value, and return them with a name for each unknown one."""
         found = self.dims.get(value)
-        if found is None or as_dims(found) != shape:
-            found = self._keep(value, self._sizes(shape))
-        return as_dims(found)
+        if found is not None and (names := as_dims(found)) == shape:
+            return names
+        return as_dims(self._keep(value, self._sizes(shape)))
 
     def _look_back(self, graph: Graph) -> None:
         """Drop data of removed nodes."""
@@ -219,8 +224,10 @@ class ShapeData:
 
     def _visit(self, node: Node) -> None:
         op, outputs = node.op, node.outputs
-        if not all(v.dtype for v in node.results):
-            type_outputs(node)
+        for v in outputs:
+            if v is not None and not v.dtype:
+                type_outputs(node)
+                break
         rule = SHAPE_RULES.get(op)
         if rule is not None and not (node.domain and _is_function(node)):
             found = self._ask(rule, node)

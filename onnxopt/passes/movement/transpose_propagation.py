@@ -7,7 +7,7 @@ elementwise, or along axes that can be renamed. In the convolutions' order the r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -19,12 +19,13 @@ from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, sole_reader
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import make_node
-from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Turned, View, rank_of
+from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, rank_of
 from onnxopt.rewriting.index_maps import after, constant_target, inverse
 from onnxopt.rewriting.parts import is_reshape
-from onnxopt.rewriting.relayout import End, Region, Relayout, regions
+from onnxopt.rewriting.relayout import End, Region, Relayout, all_passing, regions
 
 Perm = tuple[int, ...]
+Passed = Mapping[Node, Passing]
 
 
 @register
@@ -59,7 +60,7 @@ class TransposePropagation(GraphPass):
         turned = False
         is_end = _turns_leading if view is LeadingOrder else None
         found = regions(graph, ("Transpose",), _rank, view, is_end)
-        plans = [(p, r) for r in found if (p := _best(graph, r, view)) is not None]
+        plans = [(p, r) for r in found if (p := _best(graph, r, view, {n: r.passing[n] for n in r.nodes})) is not None]
         plans.sort(key=lambda found: len(found[0].nodes) if view is LeadingOrder else -found[0].gain)
         for plan, region in plans:
             now = _best(graph, region, view) if turned and plan.gain > 0 else plan
@@ -71,10 +72,12 @@ class TransposePropagation(GraphPass):
         return turned
 
 
-def _best(graph: Graph, region: Region[int], view: type[AnyOrder]) -> _Plan | None:
+def _best(graph: Graph, region: Region[int], view: type[AnyOrder], passing: Passed | None = None) -> _Plan | None:
     """Return the plan of the order that saves most Transposes; None if no order cancels any."""
     any_order = view(region.kind)
-    plans = [_Plan(graph, region, q, any_order) for q in _orders(graph, region, any_order)]
+    if passing is None:
+        passing = all_passing(region.nodes, any_order)
+    plans = [_Plan(graph, region, q, passing) for q in _orders(graph, region, any_order, passing)]
     return max(plans, key=lambda p: p.gain, default=None)
 
 
@@ -89,9 +92,9 @@ def _turns_leading(node: Node) -> bool:
     return bool(perm) and perm[-1] == len(perm) - 1
 
 
-def _orders(graph: Graph, found: Region[int], view: AnyOrder) -> list[Perm]:
+def _orders(graph: Graph, found: Region[int], view: AnyOrder, passing: Passed) -> list[Perm]:
     """Return the two most common orders that cancel Transposes at the border."""
-    region, rank, count = Relayout(graph, found.nodes, view), found.kind, Counter[Perm]()
+    region, rank, count = Relayout(graph, found.nodes, view, passing), found.kind, Counter[Perm]()
     count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and _turns(t, rank))
     readers = (u for v in region.made() for u in region.outside(v) if u.graph is graph)
     count.update(order_of(u, rank) for u in readers if _turns(u, rank))
@@ -113,8 +116,8 @@ class _Plan(Relayout):
 
     suffix = "_turned"
 
-    def __init__(self, graph: Graph, found: Region[int], q: Perm, any_order: View) -> None:
-        super().__init__(graph, found.nodes, Turned(q), any_order)
+    def __init__(self, graph: Graph, found: Region[int], q: Perm, passing: Passed) -> None:
+        super().__init__(graph, found.nodes, Turned(q), passing)
         self.q, self.back, self.identity = q, inverse(q), tuple(range(found.kind))
         self.look()
         in_order = all(self.view.keeps(p.axes.made, found.kind) for p in self.passing.values())

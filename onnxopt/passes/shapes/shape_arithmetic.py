@@ -109,7 +109,7 @@ def _list_computed(values: Iterable[Value], dims: Mapping[Value, Dims], there: d
     """List the computed dims, and runs of these, of the values that meet others at their readers."""
     for value in values:
         found = dims.get(value, ())
-        if found in there or not any(map(_has_braces, found)) or not _is_met(value):
+        if not any(map(_has_braces, found)) or found in there or not _is_met(value):
             continue
         partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
         for i, j in combinations(range(len(found) + 1), 2) if partly else [(0, len(found))]:
