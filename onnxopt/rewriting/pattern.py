@@ -18,10 +18,11 @@ from onnxopt.graph.text import float_text
 from onnxopt.graph.value import Value
 from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.messages import Array
+from onnxopt.startup import FrozenRecord
 
 
-@dataclass(frozen=True)
-class Var:
+@dataclass(frozen=True, eq=False, repr=False)
+class Var(FrozenRecord):
     """Any value. Equal names mean the same value."""
 
     name: str
@@ -34,8 +35,8 @@ class Var:
         return replace(self, optional=True)
 
 
-@dataclass(frozen=True)
-class Const:
+@dataclass(frozen=True, eq=False, repr=False)
+class Const(FrozenRecord):
     """A constant; the rule receives its read-only array."""
 
     name: str
@@ -57,8 +58,8 @@ class Literal:
         return isinstance(found, np.ndarray) and np.array_equal(found, self.array)
 
 
-@dataclass(frozen=True, repr=False)
-class About:
+@dataclass(frozen=True, repr=False, eq=False)
+class About(FrozenRecord):
     """A number, or a list attribute, within `tolerance` of `value`: relative, or absolute for zero."""
 
     value: float | tuple[float, ...]
@@ -76,15 +77,15 @@ class About:
         return f"about({shown(self.value)}, {self.tolerance})"
 
 
-@dataclass(frozen=True)
-class Either:
+@dataclass(frozen=True, eq=False, repr=False)
+class Either(FrozenRecord):
     """Alternative patterns, tried in order; none is an Either."""
 
     choices: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True)
-class Call:
+@dataclass(frozen=True, eq=False, repr=False)
+class Call(FrozenRecord):
     """Output `output` of a node that calls one of `ops` on `inputs`.
 
     An inner call must not be used outside the match, unless `shared`. With `variadic`, more inputs may follow. `reads`:

@@ -16,11 +16,16 @@ _MESSAGES: Final = ("onnx.onnx_ml_pb2", "onnx.onnx_data_pb2")
 # Modules that packages import once and do not read: a sixth of a process on a small model.
 _UNREAD: Final = (
     "calendar",  # dates, for protobuf
+    "google.protobuf.descriptor_database",
     "google.protobuf.internal.python_message",  # messages without C
+    "google.protobuf.text_encoding",
     "ipaddress",  # addresses in URLs, for pathlib
+    "linecache",  # sources, for inspect
     "numpy._core._add_newdocs",  # docstrings of C functions
     "numpy._core._add_newdocs_scalars",
     "numpy._core._internal",  # records, and arrays of ctypes
+    "textwrap",  # docstrings, for numpy
+    "tokenize",
 )
 
 
@@ -40,6 +45,34 @@ def listing(package: str) -> Callable[[], list[str]]:
     """Return the `__dir__` of `package`, which also lists names not imported yet."""
     names = vars(sys.modules[package])
     return lambda: sorted({*names, *names["__all__"]})
+
+
+class Record:
+    """Text and comparison of a dataclass with `eq=False, repr=False`, not generated at each start."""
+
+    def __repr__(self) -> str:
+        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in _fields(self) if f.repr]
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def __eq__(self, other: object) -> bool:
+        return _compared(self) == _compared(other) if type(self) is type(other) else NotImplemented
+
+
+class FrozenRecord(Record):
+    """Also the hash of a dataclass with `frozen=True`."""
+
+    def __hash__(self) -> int:
+        return hash(_compared(self))
+
+
+def _fields(record: Any) -> Sequence[Any]:
+    from dataclasses import fields
+
+    return fields(record)
+
+
+def _compared(record: object) -> tuple[Any, ...]:
+    return tuple([getattr(record, f.name) for f in _fields(record) if f.compare])
 
 
 class _Unread:
