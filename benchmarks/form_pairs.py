@@ -105,11 +105,19 @@ def cached(tokens: int, past: int) -> dict[str, ModelProto]:
     five += "raw = MatMul (q5, t5) scaled = Mul (raw, z) m5 = Unsqueeze (mask, two) s = Add (scaled, m5) "
     five += "p = Softmax <axis = -1> (s) v5 = Unsqueeze (all_v, two) y5 = MatMul (p, v5) y = Reshape (y5, back)"
     operator = "y, all_k, all_v = Attention <scale = 0.125> (q, k, v, mask, old_k, old_v)"
+    scaled = f"{_SCALE}zq = Mul (q, z) {operator.replace('0.125', '1.0').replace('(q,', '(zq,')}"
     return {
         "copied": model(given, made, joined + heads + copied),
         "five axes": model(given, made, joined + groups + five),
         "operator": model(given, made, operator),
+        "unscaled": model(given, made, scaled),
     }
+
+
+def unscaled(tokens: int, past: int) -> tuple[ModelProto, ModelProto]:
+    """B multiplies the queries; a scale in their weights costs nothing."""
+    found = cached(tokens, past)
+    return found["operator"], found["unscaled"]
 
 
 def five_axes(tokens: int, past: int) -> tuple[ModelProto, ModelProto]:
@@ -233,6 +241,7 @@ FORMS: tuple[tuple[str, str, Callable[..., tuple[ModelProto, ModelProto]], tuple
     ),
     ("attention-rows", "Attention of rows in place of Transposes around it", of_rows, ("S = 1", "S = 128", "S = 384")),
     ("attention-past", "Attention with past keys in place of Concat, Gather and the formula", with_past, _TOKENS),
+    ("attention-scale", "Attention of scaled queries in place of a scale", unscaled, _TOKENS),
     ("heads-five-axes", "products of five axes in place of a Gather of shared heads", five_axes, _TOKENS),
     (
         "attention-past-or-five",

@@ -289,7 +289,12 @@ def _into_affine(node: Node, value: Value, factor: Array, reach: Reach) -> list[
     return None if bias is None else [Edit(node, 1, lambda w: linear.scale_outputs(node, w, each)), *bias]
 
 
-@_rule("LayerNormalization", "BatchNormalization")
+@_rule("RotaryEmbedding")
+def _before_rotation(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
+    return None if factor.ndim else upwards(node.inputs[0], node, factor, reach)
+
+
+@_rule("LayerNormalization", "RMSNormalization", "BatchNormalization")
 def _into_normalization(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits for c (n(x) s + b) = n(x) (c s) + c b."""
     if node.op == "BatchNormalization":

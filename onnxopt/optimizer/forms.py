@@ -63,6 +63,7 @@ CHOICES: Final = (
     Form("GroupNormalization", ("group-normalization",), ("group_normalization",)),
     Form("Gelu", ("gelu",), ("gelu",)),
     Form("matrices for Add and LayerNormalization", ("add-normalization",), options=_NORMALIZATIONS, value=_RESHAPES),
+    Form("a scale of 1 for Attention", ("attention-scale",), options=("scale-propagation.attention",), value=1),
 )
 
 

@@ -97,7 +97,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "parallel-conv-merging": (3, ("Conv",)),
     "parts-of-concat": (1, ("Concat",)),
     "reshape-chains": (1, ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")),
-    "scale-propagation": (2, ("Mul", "Div")),
+    "scale-propagation": (2, ("Mul", "Div", "Attention")),
     "scan-axes": (1, ("Scan",)),
     "shape-sources": (1, ("Shape",)),
     "simplify-einsum": (2, ("Einsum",)),

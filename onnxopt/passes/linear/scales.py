@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from onnxopt.analysis.scale_upwards import Edit, Reach, are_products, upwards
 from onnxopt.analysis.terms import MOVES, bias_for
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node, array_of, producer
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import (
@@ -44,22 +46,29 @@ class _Scaled(NamedTuple):
 
 
 @register
+@dataclass(frozen=True, eq=False, repr=False)
 class ScalePropagation(GraphPass):
     """T(x W + b) z = T(x (z W) + z b): a constant factor moves into weights, through operators T that move data.
 
     Applies when: the factor is a single number. All operators in between are linear (Transpose, Reshape, Slice, Split,
-    Concat of scaled parts, a product with a scaled operand, average pooling) or keep a positive factor (Relu, MaxPool),
-    without other readers except paths to the same factor (rotary embeddings read a query twice). The path ends at a
-    product, convolution, normalization or factor with unshared weights, or weights shared by operators with the same
-    factor. On the way downstream a constant term is divided by the factor. Also downstream: a factor per channel before
-    Transpose, Pad or pooling and a Conv or MatMul.
+    Concat of scaled parts, RotaryEmbedding, a product with a scaled operand, average pooling) or keep a positive factor
+    (Relu, MaxPool), without other readers except paths to the same factor (rotary embeddings read a query twice). The
+    path ends at a product, convolution, normalization or factor with unshared weights, or weights shared by operators
+    with the same factor. On the way downstream a constant term is divided by the factor. Also downstream: a factor per
+    channel before Transpose, Pad or pooling and a Conv or MatMul.
+    With the option `attention`, Attention(q, k, v, scale = z) = Attention(z q, k, v, scale = 1), unless several queries
+    are known: for one query and another scale, onnxruntime copies the keys before it multiplies them.
     Not done: factors of zero, quantized operators, weights that overflow or underflow their type; the last factor of a
     decomposed normalization or Gelu does not move downstream.
     """
 
     info = PassInfo(
-        "scale-propagation", opt_level=2, after=("conv-add-folding", "matmul-scale-folding"), ops=("Mul", "Div")
+        "scale-propagation",
+        opt_level=2,
+        after=("conv-add-folding", "matmul-scale-folding"),
+        ops=("Mul", "Div", "Attention"),
     )
+    attention: int = option(0, "above zero: the scale of an Attention, too")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:
@@ -70,6 +79,29 @@ class ScalePropagation(GraphPass):
                 _propagate(graph, node, *found, ctx)
         while _into_shared(graph, ctx):
             pass
+        for node in graph.by_op.get("Attention", ()) if self.attention > 0 else ():
+            _into_queries(graph, node, ctx)
+
+
+def _into_queries(graph: Graph, node: Node, ctx: PassContext) -> None:
+    """Move the scale of an Attention into the weights of its queries."""
+    scale, reach = _scale_of(node), Reach(met={})
+    if not scale:
+        ctx.decline("propagated", "the scale of several queries, or of an unknown width, stays", repr(node))
+    elif scale != 1:
+        edits = upwards(node.inputs[0], node, np.array(scale), reach)
+        if _edit(graph, node, edits if reach.all_ask() else None, ctx):
+            node.set_attr("scale", 1.0)
+
+
+def _scale_of(node: Node) -> float:
+    """Return the scale of an Attention; 0 if it stays: several queries are known, or the default's width is unknown."""
+    dims, given = types.dims_of(node.operand(0)), node.attr("scale", 0.0)
+    if len(dims) < 3 or (isinstance(dims[-2], int) and dims[-2] != 1):
+        return 0.0
+    width = dims[-1] if isinstance(dims[-1], int) else 0
+    heads = node.attr("q_num_heads", 1) if len(dims) == 3 else 1
+    return float(given) if given or not width else sqrt(heads / width)
 
 
 def _propagate(graph: Graph, node: Node, x: Value, factor: Array, ctx: PassContext) -> None:
@@ -81,16 +113,23 @@ def _propagate(graph: Graph, node: Node, x: Value, factor: Array, ctx: PassConte
             ctx.decline("propagated", FORMULA, repr(node))
             return
         edits = downwards(node, factor)
+    if _edit(graph, node, edits, ctx):
+        bypass(graph, node, x)
+
+
+def _edit(graph: Graph, node: Node, edits: list[Edit] | None, ctx: PassContext) -> bool:
+    """Carry out the edits for a factor at `node`; None are declined. Returns whether they were carried out."""
     if edits is None:
         ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))
     elif ctx.spend("propagated", at=node, unless=next((e.lost for e in edits if e.lost), "")):
-        _carry_out(graph, _Scaled(node, x, edits))
+        _carry_out(graph, edits)
+        return True
+    return False
 
 
-def _carry_out(graph: Graph, scaled: _Scaled) -> None:
-    for e in scaled.edits:
+def _carry_out(graph: Graph, edits: Sequence[Edit]) -> None:
+    for e in edits:
         e.node.set_input(e.place, graph.constant(e.array, e.old.name, e.node))
-    bypass(graph, scaled.node, scaled.x)
 
 
 def _into_shared(graph: Graph, ctx: PassContext) -> bool:
@@ -105,7 +144,8 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
             scaled = graph.constant(together[0].edits[0].array, w.name, together[0].edits[0].node)
             for s in together:
                 s.edits[0].node.set_input(s.edits[0].place, scaled)
-                _carry_out(graph, s._replace(edits=s.edits[1:]))
+                _carry_out(graph, s.edits[1:])
+                bypass(graph, s.node, s.x)
             changed |= nodes
     return bool(changed)
 
