@@ -74,7 +74,10 @@ _source: IO[bytes] | None = None  # of requests, while serving
 
 
 def is_asked() -> bool:
-    """Return whether another request waits, so that work ahead of it would delay it. False if the system cannot say."""
+    """Return whether another request has arrived, so that work ahead of it would delay it.
+
+    False if the system cannot say, and for a request that was read together with the last.
+    """
     return _source is not None and sys.platform != "win32" and bool(select.select([_source], [], [], 0)[0])
 
 
