@@ -15,7 +15,7 @@ from typing import Final
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import Recipe
-from onnxopt.verification.inputs.feeding import Read
+from onnxopt.verification.inputs.feeding import Data, Read
 from onnxopt.verification.job import (
     COMPARE,
     JUST_LOAD,
@@ -106,7 +106,7 @@ class CaseRunner:
 
     # -- cases ----------------------------------------------------------------------------------------------
 
-    def _answer(self, recipe: Recipe, read: Read) -> Answer:
+    def _answer(self, recipe: Recipe, read: Read, data: Data | None = None) -> Answer:
         """Run the original on a case, unless done. Raises Died for a fatal case, unless cases run stepwise."""
         name = recipe.name
         if name in self._answers:
@@ -114,7 +114,7 @@ class CaseRunner:
         recipe, answer = self._after_deaths(recipe, ORIGINAL)
         if answer is None:
             self.begin(ORIGINAL + name)
-            answer = self.judge.original(recipe, read())
+            answer = self.judge.original(recipe, data or read())
             if answer.ran and self.plan.random and len(self.judge.kept) == 1:
                 self.is_steady = self.judge.deterministic()
         if name in self._requests:
@@ -132,12 +132,15 @@ class CaseRunner:
         if name in self._submission.known:
             return self._submission.known[name]
         recipe, dead = self._after_deaths(recipe, COMPARE)
-        answer = dead or self._answer(recipe, read)
+        if dead is not None:
+            return dead
+        data = read()  # once: files may be as large as memory
+        answer = self._answer(recipe, read, data)
         if not answer.ran or not self.is_steady:
             return answer
         self.begin(COMPARE + name)
         self.hold([name])
-        found = self.judge.compare(name, read().expected)
+        found = self.judge.compare(name, data.expected)
         if found.status != DIFFERENT and any(not o.ok for o in found.outputs):
             found.status = DIFFERENT
         answer = replace(answer, case=found)

@@ -14,6 +14,8 @@ from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import Death, Job, Submission
+from onnxopt.verification.job_runner import JobRunner
+from onnxopt.verification.judge import Judge
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) '
 A = HEAD + "{ a = Tanh (x) y = Relu (a) }"
@@ -93,6 +95,21 @@ def test_a_worker_derives_the_plan_that_a_caller_sends(override: bool, tmp_path:
         assert found.status == "equal"
         cases.append([(case.name, case.dims) for case in found.cases])
     assert cases[0] == cases[1] and len(cases[0]) == 2 + override
+
+
+def test_the_data_of_a_case_is_read_once(files: Path) -> None:
+    """Files may be as large as the memory of a worker."""
+    read: list[str] = []
+
+    def data() -> Data:
+        read.append("x.npy")
+        return Data({})
+
+    ask = {"plan": make_plan(parser.parse_model(A)), "requests": [(OWN[0], data)]}
+    runner = JobRunner(Judge(), lambda event: None)
+    runner.open(Job(str(files / "a"), VerifyOptions(), ("A", "B"), stepwise=True, **ask))
+    assert runner.verify(Submission(str(files / "b"), VerifyOptions())).status == "equal"
+    assert len(read) == 1
 
 
 def test_a_crash_while_deriving_the_plan_ends_the_job(files: Path) -> None:
