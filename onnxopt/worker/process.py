@@ -110,7 +110,8 @@ def start_ahead(program: str, shared: Sequence[str] = ()) -> None:
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # a package that cannot be imported may raise anything
             command = f"{confinement(usual_memory())}; {program}"
-            if sys.platform == "linux" and shared and not is_short():
+            is_alone = threading.active_count() == 1  # see `Forked`: an agent of the environment may run threads
+            if sys.platform == "linux" and shared and is_alone and not is_short():
                 let_threads_sleep()
                 import_onnx_in_parts()
                 for module in shared:

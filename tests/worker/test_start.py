@@ -134,6 +134,32 @@ def test_who_ignores_that_children_end_is_told_no_exit_code_of_a_copy() -> None:
     assert (done.stdout.splitlines(), done.stderr) == (["ended with exit code 0", "ended"], "")
 
 
+WATCHED = """
+import sys, threading, time
+sys.path.insert(0, {folder!r})
+threading.Thread(target=__import__, args=["agent"], daemon=True).start()
+from onnxopt.worker import usual_memory
+from onnxopt.worker.process import Worker, start_ahead
+
+while "agent" not in sys.modules: time.sleep(0.01)
+program = {program!r}
+start_ahead(program, ["decimal"])
+with Worker(program, usual_memory()) as worker:
+    print(worker.receive(time.monotonic() + 20, 20))
+"""
+
+
+def test_a_process_with_an_importing_thread_is_not_copied(tmp_path: Path) -> None:
+    """An agent of the environment may import in a thread; a copy waited for its lock without end."""
+    is_apart = "threading.current_thread() is not threading.main_thread()"
+    (tmp_path / "agent.py").write_text(f"import threading, time; time.sleep(60 * ({is_apart}))")
+    send = "from onnxopt.worker.serving import send; send(sys.stdout.buffer, 'started')"
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import agent; {send}"
+    code = WATCHED.format(folder=str(tmp_path), program=program)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("started\n", "")
+
+
 def test_a_process_started_ahead_that_no_worker_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
     monkeypatch.setattr(process, "start", lambda *a, **k: ended.append(p := subprocess.Popen([*SLEEP], **k)) or p)
