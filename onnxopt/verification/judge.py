@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -29,7 +28,7 @@ from onnxopt.verification.rounding import (
 )
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker import keep_little
-from onnxopt.worker.serving import Refused, Tell, is_asked, serve
+from onnxopt.worker.serving import Refused, Tell, serve
 
 # -- samples of a freed batch dim -------------------------------------------------------------------------
 # A freed dim is a number in the original and a symbol in the result. The result runs once on twice the size, the
@@ -92,7 +91,6 @@ class Judge(Loaded):
     def __init__(self, tell: Tell = lambda state: None) -> None:
         super().__init__(tell)
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output: effect of changed last bits of the inputs
-        self._brief: list[str] = []  # cases that `shake_ahead` measures, or a question about noise
         self._roundings: dict[str, float] | None = None  # see `_by_paths`
 
     def compare(self, name: str, expected: dict[str, Any]) -> CaseRecord:
@@ -233,18 +231,10 @@ class Judge(Loaded):
     def shake_ahead(self) -> None:
         """Measure `_by_inputs` for the known cases while the original is loaded, as a result unloads the original.
 
-        Cases left when a result arrives are measured when asked about: a right result mostly asks about none.
+        Also if a result waits: folded convolutions mostly ask, and loading the original again takes longer.
         """
-        self._brief = [*self.kept] if self._may_shake() else []
-        for name in itertools.takewhile(lambda name: not is_asked(), self._brief):
-            self._by_inputs(*self.kept[name])
-
-    def _shake_left(self, names: Iterable[str]) -> None:
-        """Measure `_by_inputs` for the named cases that `shake_ahead` left."""
-        if left := [name for name in names if name in self._brief and name not in self.shaken]:
-            for name in left:
-                self._by_inputs(*self.kept[name])
-            self.rest()
+        for case, values in self.kept.values() if self._may_shake() else ():
+            self._by_inputs(case, values)
 
     def _measured(
         self, values: Sequence[Any], results: Sequence[Any], explained: Mapping[str, float]
@@ -319,7 +309,6 @@ class Judge(Loaded):
         if self.streamed or self.planned.random:
             return {}
         try:
-            self._shake_left(names)
             cases = [self.kept[n] for n in names]
             ask = (cases, self.outputs, enough, told, self.shaken)
             return self._with_room(lambda: self.looked().noise(*ask, of_result=of_result))

@@ -73,22 +73,6 @@ def test_noise_known_before_counts(judge: Judge, said: list[str]) -> None:
     assert said  # known noise is too small
 
 
-def test_a_result_that_comes_early_meets_the_same_noise(
-    judge: Judge, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names, ask = [r.name for r in CASES], {"y": 1.0, "z": 0.0}
-    judge.shake_ahead()
-    known, found = judge.shaken, judge.noise(names, ask, "y")
-    assert known.keys() == {*names}
-    judge.shaken = {}
-    monkeypatch.setattr("onnxopt.verification.judge.is_asked", lambda: True)
-    said.clear()
-    judge.shake_ahead()
-    assert not judge.shaken and not said, "the result waits"
-    assert judge.noise(names, ask, "y") == found
-    assert judge.shaken == known
-
-
 def test_noise_may_be_measured_on_the_result(judge: Judge, said: list[str]) -> None:
     names = [r.name for r in CASES]
     found = judge.noise(names, {"y": 1.0, "z": 0.0}, "y", of_result=True)
