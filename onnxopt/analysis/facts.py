@@ -235,7 +235,7 @@ class _Run:
             self.functions = self.functions or Functions(self.model)
             found = call_types(node, self.functions)
         else:
-            found = self._of_bodies(node) if node.bodies else believed_types(node)
+            found = self._of_bodies(node) if node.bodies and node.op in CONTROL_FLOW else believed_types(node)
         if not found and not node.scope.knows(node.op):
             declared = self._declared_in(node.scope)
             found = {v: declared[v.name] for v in node.results if v.name in declared}
@@ -273,8 +273,6 @@ class _Run:
 
     def _of_bodies(self, node: Node) -> dict[Value, TypeProto]:
         """Return the types of results from those of the bodies; symbols of a single iteration mean nothing outside."""
-        if node.op not in CONTROL_FLOW:
-            return {}
         if node.op == "Scan":  # runtimes check the declared shapes of collected outputs
             body, states = node.bodies["body"], len(node.inputs) - int(node.attr("num_scan_inputs", 0))
             for v, info in list(zip(body.outputs, body.proto.output))[states:]:

@@ -16,6 +16,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
+from onnxopt.operators import CONTROL_FLOW
 from onnxopt.proto.inference import infer_call
 from onnxopt.proto.messages import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
 
@@ -57,7 +58,7 @@ def inferred(node: Node, given: Mapping[Value, Known] = NOTHING) -> dict[Value, 
 
 
 def believed_types(node: Node) -> dict[Value, TypeProto]:
-    """Return the inferred types of the results of an operator without bodies, as far as they are believed."""
+    """Return the inferred types of the results of an operator without control flow, as far as they are believed."""
     opset = opset_of(node)
     if is_misread(node, opset):
         return {}
@@ -71,7 +72,7 @@ def _call_of(node: Node, given: Mapping[Value, Known]) -> Call | None:
     """
     graph = graph_of(node)
     schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
-    if graph is None or schema is None or node.bodies or node.has_references:
+    if graph is None or schema is None or (node.bodies and node.op in CONTROL_FLOW) or node.has_references:
         return None
     facts = {f"i{i}": known(v, given) for i, v in enumerate(node.inputs) if v is not None}
     kinds = {name: found[0] for name, found in facts.items() if found is not None}
@@ -185,7 +186,7 @@ def _scanned(node: Node, body: Graph, states: int, dims_of: _Dims) -> dict[Value
     read = [None if v is None else dims_of(v) for v in node.inputs]
     axes = _axes(node, "scan_input_axes", len(read) - states)
     lengths = [dims[axis % len(dims)] for axis, dims in zip(axes, read[states:]) if dims]
-    length = next((d for d in lengths if isinstance(d, int)), None)
+    length = next((d for d in lengths if isinstance(d, int)), next(iter(lengths), None))
     collected = zip(node.outputs[states:], _axes(node, "scan_output_axes", len(node.outputs) - states))
     made = [(v, _with(axis, length, dims_of(each))) for (v, axis), each in zip(collected, body.outputs[states:])]
     given = zip(body.inputs, [*read[:states], *map(_without, axes, read[states:])])

@@ -44,3 +44,8 @@ def test_before_opset_9_a_scan_has_a_batch() -> None:
 def test_of_a_loop_what_is_collected_is_known() -> None:
     """What it carries may change its shape."""
     assert inferred(LOOP, 17) == {"all": (None, 3, 4)}
+
+
+def test_as_many_results_are_collected_as_parts_are_read() -> None:
+    found = inferred(SCAN.replace("float[4, 3, 2] x, float[3, 5] z", "float[4, T, 2] x, float[T, 5] z"), 17)
+    assert (found["first"], found["second"]) == (("T", 2), (5, "T"))

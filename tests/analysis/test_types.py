@@ -363,3 +363,20 @@ def test_a_sequence_map_gives_its_body_elements_and_its_results_are_sequences() 
     )
     body = value(model, "q").producer.bodies["body"]  # type: ignore[union-attr]
     assert [types.dtype(v) for v in (*body.inputs, value(model, "q"), value(model, "y"))] == [1, 7, 0, 7]
+
+
+FLEXIBLE = """
+<ir_version: 12, opset_import: ["" : 26, "ai.onnx.preview" : 1]>
+g (float16[1, 2, S, 4] q, float16[1, 2, T, 4] k, float16[1, 2, T, 6] v) => (float[A, B, C, D] y) {
+  a = ai.onnx.preview.FlexAttention <
+    score_mod = b (float[E, F, G, H] s) => (float[E, F, G, H] t) { t = Neg (s) }
+  > (q, k, v)
+  y = Cast <to = 1> (a)
+}
+"""
+
+
+@pytest.mark.skipif(not onnx.defs.has("FlexAttention", "ai.onnx.preview"), reason="an older onnx")
+def test_an_operator_of_the_standard_has_its_type_whatever_its_bodies_give() -> None:
+    a = value(read_model(build_text(FLEXIBLE)), "a")
+    assert (types.dtype(a), types.shape(a)) == (TensorProto.FLOAT16, (1, 2, "S", 6))
