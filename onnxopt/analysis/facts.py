@@ -264,7 +264,7 @@ class _Run:
             if node.op == "SequenceMap" and kind.HasField("sequence_type"):
                 kind = kind.sequence_type.elem_type
             _note_type(v, kind if is_loop and i < 2 else of_any_shape(kind))
-            if is_loop and i < 2:
+            if (is_loop and i < 2) or (node.op == "SequenceMap" and given is not None):
                 self._store(v, _numbers(_sizes_in(kind)))
         if node.op == "Scan":
             for v, (kind, _) in recurred(node, node.scope.opset(), types.shape).items():
@@ -284,7 +284,8 @@ class _Run:
                 is_same = node.op == "If" and all(kind == kinds[0] for kind in kinds)
                 kind = kinds[0] if is_same else of_any_shape(kinds[0])
                 if node.op == "SequenceMap":
-                    kind = TypeProto(sequence_type=TypeProto.Sequence(elem_type=kind))
+                    kind = TypeProto(sequence_type=TypeProto.Sequence(elem_type=kinds[0]))
+                    rename_dims(kind, lambda name: "")
                 _note_type(v, kind)
         if node.op == "If":
             return {v: kind for v, (kind, _) in (joined(node, {}, completing=False) or {}).items()}

@@ -363,6 +363,7 @@ def test_a_sequence_map_gives_its_body_elements_and_its_results_are_sequences() 
     )
     body = value(model, "q").producer.bodies["body"]  # type: ignore[union-attr]
     assert [types.dtype(v) for v in (*body.inputs, value(model, "q"), value(model, "y"))] == [1, 7, 0, 7]
+    assert types.shape(body.inputs[1]) == (1,)
 
 
 FLEXIBLE = """
