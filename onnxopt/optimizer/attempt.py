@@ -18,7 +18,6 @@ from onnxopt.pipeline import Instrument, Pass, PipelineReport, Sequential, execu
 from onnxopt.pipeline.context import Trace
 from onnxopt.pipeline.records import WRONG, Site
 from onnxopt.plaintext import cleaned, counted
-from onnxopt.startup import Record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, PROVEN, UNVERIFIED, WITHIN_NOISE, VerifyOptions
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False, repr=False)
-class RolledBack(Record):
+@dataclass
+class RolledBack:
     """A rewrite left out. Without `value`, the whole rule or pass."""
 
     pass_text: str

@@ -19,7 +19,6 @@ from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.records import Site
 from onnxopt.pipeline.registry import known_as
 from onnxopt.pipeline.settings import RUNTIME, targets_in, version_in
-from onnxopt.startup import Record
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ class Converted:
     int64: int  # number of int64 values, if requested as int32
 
 
-@dataclass(eq=False, repr=False)
-class OptimizeOptions(Record):
+@dataclass
+class OptimizeOptions:
     """Options of an optimization: the passes to run, the changes of the model, the limits.
 
     `level`: 0 to 3. `pipeline`: pipeline text in place of the level's; named passes run at any level. `extra`: passes

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from onnxopt.errors import PassError, UsageError, any_of
 from onnxopt.graph import Graph, Model
 from onnxopt.rewriting import Driver, Rule
-from onnxopt.startup import FrozenRecord
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext
@@ -22,8 +21,8 @@ _LEVELS: Final = (0, 1, 2, 3)
 MADE_BY: Final = "onnxopt.made-by"  # metadata key of a function made by a pass from nodes
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PassInfo(FrozenRecord):
+@dataclass(frozen=True)
+class PassInfo:
     """Static description of a pass for the manager (TVM Relay's PassInfo, Paddle Lite's BindTargets).
 
     `name`: kebab-case, unique in the registry. `opt_level`: lowest level at which the pass runs. `required`: passes to

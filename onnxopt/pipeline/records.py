@@ -20,7 +20,6 @@ from onnxopt.errors import (
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.driver import RuleReport
-from onnxopt.startup import FrozenRecord
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model, Value
@@ -33,8 +32,8 @@ UNLOADED: Final = "it kept the result from being loaded"
 BY_HAND: Final = "left out: disabled here"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Site(FrozenRecord):
+@dataclass(frozen=True)
+class Site:
     """Where the rule, or pass without rules, `name` rewrites: the producer of `value` in the scope with path `scope`.
 
     An empty `scope` means any. A replacement keeps its anchor's output, so a site has the same name in every run.

@@ -13,11 +13,10 @@ from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Candidates, Path, change, match, rule_set
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
-from onnxopt.startup import Record
 
 
-@dataclass(eq=False, repr=False)
-class Decline(Record):
+@dataclass
+class Decline:
     """Number of anchors declined for a reason, with an example."""
 
     example: str

@@ -18,11 +18,10 @@ from onnxopt.graph.text import float_text
 from onnxopt.graph.value import Value
 from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.messages import Array
-from onnxopt.startup import FrozenRecord
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Var(FrozenRecord):
+@dataclass(frozen=True)
+class Var:
     """Any value. Equal names mean the same value."""
 
     name: str
@@ -35,8 +34,8 @@ class Var(FrozenRecord):
         return replace(self, optional=True)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Const(FrozenRecord):
+@dataclass(frozen=True)
+class Const:
     """A constant; the rule receives its read-only array."""
 
     name: str
@@ -58,8 +57,8 @@ class Literal:
         return isinstance(found, np.ndarray) and np.array_equal(found, self.array)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class About(FrozenRecord):
+@dataclass(frozen=True, repr=False)
+class About:
     """A number, or a list attribute, within `tolerance` of `value`: relative, or absolute for zero."""
 
     value: float | tuple[float, ...]
@@ -77,15 +76,15 @@ class About(FrozenRecord):
         return f"about({shown(self.value)}, {self.tolerance})"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Either(FrozenRecord):
+@dataclass(frozen=True)
+class Either:
     """Alternative patterns, tried in order; none is an Either."""
 
     choices: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Call(FrozenRecord):
+@dataclass(frozen=True)
+class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 
     An inner call must not be used outside the match, unless `shared`. With `variadic`, more inputs may follow. `reads`:

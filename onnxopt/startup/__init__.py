@@ -47,34 +47,6 @@ def listing(package: str) -> Callable[[], list[str]]:
     return lambda: sorted({*names, *names["__all__"]})
 
 
-class Record:
-    """Text and comparison of a dataclass with `eq=False, repr=False`, not generated at each start."""
-
-    def __repr__(self) -> str:
-        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in _fields(self) if f.repr]
-        return f"{type(self).__qualname__}({', '.join(shown)})"
-
-    def __eq__(self, other: object) -> bool:
-        return _compared(self) == _compared(other) if type(self) is type(other) else NotImplemented
-
-
-class FrozenRecord(Record):
-    """Also the hash of a dataclass with `frozen=True`."""
-
-    def __hash__(self) -> int:
-        return hash(_compared(self))
-
-
-def _fields(record: Any) -> Sequence[Any]:
-    from dataclasses import fields
-
-    return fields(record)
-
-
-def _compared(record: object) -> tuple[Any, ...]:
-    return tuple([getattr(record, f.name) for f in _fields(record) if f.compare])
-
-
 class _Unread:
     """Finds modules of `_UNREAD`, which run when a name of them is read."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.arguments import all_in, check_number, check_whole, names_in, names_of, sizes_in
 from onnxopt.errors import UsageError, nearest_file
-from onnxopt.startup import Record, lazy
+from onnxopt.startup import lazy
 
 if TYPE_CHECKING:
     from onnxopt.verification.records import Verification
@@ -55,8 +55,8 @@ AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
 REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # refused under all options
 
 
-@dataclass(eq=False, repr=False)
-class VerifyOptions(Record):
+@dataclass
+class VerifyOptions:
     """Options of a verification.
 
     `rtol` (relative to the range of an output) and `atol`: fixed tolerances in place of the rounding analysis.

@@ -7,14 +7,13 @@ from typing import Final
 
 from onnxopt.arguments import check_number, check_whole
 from onnxopt.errors import UsageError
-from onnxopt.startup import Record
 from onnxopt.worker import usual_memory
 
 _MIN_BYTES: Final = 128 << 20  # bytes
 
 
-@dataclass(eq=False, repr=False)
-class Limits(Record):
+@dataclass
+class Limits:
     """Resource limits of workers."""
 
     memory: int = 0  # bytes per worker; 0: half of the machine
