@@ -20,7 +20,7 @@ from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.original import File, Original
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
-from onnxopt.worker.serving import Refused, Tell, is_asked
+from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
     from onnxopt.verification.look import Look
@@ -183,30 +183,16 @@ class Loaded(Original):
     def read_ahead(self) -> None:
         """Analyse the original for `of_both` and for the second look, while the result is being made."""
         with contextlib.suppress(*UNSEEN):  # reported when asked
-            for read in (self._read_both, self._read_pieces, self._read_hidden):
-                if is_asked():
-                    break
-                read()
+            from onnxopt.verification.programs import foreign  # noqa: F401  reads the result
 
-    def _read_both(self) -> None:
-        """Analyse the original for `of_both`."""
-        from onnxopt.verification.programs import foreign  # noqa: F401  reads the result
+            plan, side = self.planned, self.side(0)
+            _ = side.sizes if plan.symbols else None
+            _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
+            if plan.hides or plan.decides or plan.muted:
+                from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
 
-        plan, side = self.planned, self.side(0)
-        _ = side.sizes if plan.symbols else None
-        _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
-
-    def _read_pieces(self) -> None:
-        """Import the second look and open the original for it, if a right result may need it."""
-        plan = self.planned
-        if plan.hides or plan.decides or plan.muted:
-            from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
-
-            self.runner(0)
-
-    def _read_hidden(self) -> None:
-        """Find values of the original that inputs change: parts that may not run are compared by these."""
-        _ = self.runner(0).program.changing if self.planned.hides else None
+                program = self.runner(0).program
+                _ = program.changing if plan.hides else None
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.

@@ -11,7 +11,6 @@ import gc
 import os
 import pickle
 import re
-import select
 import struct
 import sys
 from collections.abc import Callable
@@ -70,21 +69,9 @@ class Died(Exception):
         return re.match(rf"(loading|running) (a piece of )?{re.escape(label)}\b", self.state) is not None
 
 
-_source: IO[bytes] | None = None  # of requests, while serving
-
-
-def is_asked() -> bool:
-    """Return whether another request has arrived, so that work ahead of it would delay it.
-
-    False if the system cannot say, and for a request that was read together with the last.
-    """
-    return _source is not None and sys.platform != "win32" and bool(select.select([_source], [], [], 0)[0])
-
-
 def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
     """Answer calls of an object's methods until the parent is gone. `early`: import onnxruntime at once."""
-    global _source
-    source = _source = sys.stdin.buffer
+    source = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # output of a runtime must not enter the messages
         if early:

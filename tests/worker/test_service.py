@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
-
 import pytest
 
 from onnxopt.worker.service import Died, Service
@@ -17,13 +14,3 @@ def test_what_is_asked_has_its_time_from_the_start_on() -> None:
         assert service.call("add")[1] == 1
         with pytest.raises(Died, match=r"did not finish within 0.5 s \(--timeout\)"):
             service.call("sleep", 60.0)
-
-
-def test_a_worker_knows_whether_a_call_waits() -> None:
-    with Service(START, 60.0) as service:
-        assert not service.call("waits", 0.0)
-        service.post("waits", 30.0)
-        time.sleep(0.5)  # calls that arrive together are read together
-        service.post("add")
-        assert service.call("waits") == (sys.platform != "win32")
-        assert service.call("add")[1] == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from onnxopt.worker.serving import Tell, is_asked, serve
+from onnxopt.worker.serving import Tell, serve
 
 
 class Toy:
@@ -20,13 +20,6 @@ class Toy:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
-
-    def waits(self, seconds: float) -> bool:
-        """Whether another call waits within that time."""
-        end = time.monotonic() + seconds
-        while not is_asked() and time.monotonic() < end:
-            time.sleep(0.01)
-        return is_asked()
 
 
 def main() -> None:
