@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxopt.proto.element_types import BY_CODE
-from onnxopt.verification import DIFFERENT, EQUAL, IN_PIECES, verify
+from onnxopt.verification import DIFFERENT, EQUAL, IN_PIECES, VerifyOptions, verify
 from onnxopt.verification.inputs.cases import RECIPES
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import InputMaker
@@ -108,6 +108,20 @@ def test_integers_of_few_bits_take_all_their_values(kind: str) -> None:
     drawn, extreme = (InputMaker(plan, {}, 0).fill(RECIPES[name], {}).feeds["x"] for name in ("random", "extremes"))
     assert {*drawn.tolist()} == {*range(low, high + 1)}
     assert {low, high} <= {*extreme.tolist()}
+
+
+@pytest.mark.parametrize("kind", ["FLOAT4E2M1", "FLOAT8E4M3FN"])
+def test_the_extremes_of_narrow_floats_are_numbers_of_the_type(kind: str, tmp_path: Path) -> None:
+    given = [helper.make_tensor_value_info("x", TensorProto.DataType.Value(kind), [4, 8])]
+    result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])]
+    right = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)]
+    wrong = [helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT), helper.make_node("Round", ["c"], ["y"])]
+    graphs = (helper.make_graph(nodes, "g", given, result) for nodes in (right, wrong))
+    a, b = (helper.make_model(g, opset_imports=[helper.make_opsetid("", 23)], ir_version=11) for g in graphs)
+    plan = make_plan(a)
+    extreme = InputMaker(plan, {}, 0).fill(RECIPES["extremes"], {}).feeds["x"].astype("float32")
+    assert {*extreme.reshape(-1).tolist()} == {4.0, -4.0, 0.5, -0.5, 0.0, 1.0}
+    assert verdict(tmp_path, a, b, VerifyOptions(cases=("extremes",))).status != EQUAL
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ class _Tensor(NamedTuple):
                 return np.array([0, (bound or _LARGE_INTEGER) - 1])
             low, high = kind.integers
             return np.array([low, 0, high])
-        large, small = _SCALE_OF.get(kind.name, (4.0, 0.5) if kind.bits == 8 else (100.0, 1e-6))
+        large, small = _SCALE_OF.get(kind.name, (4.0, 0.5) if kind.bits <= 8 else (100.0, 1e-6))
         return np.array([large, -large, small, -small, 0.0, -0.0, 1.0])
 
     # -- wide numbers, and numbers around breakpoints -----------------------------------------------------
