@@ -209,8 +209,11 @@ class Loaded(Original):
         is_alike = both.inputs == self.planned.inputs
         if is_alike and not both.limits:
             return []
+        # Usual integers are among the numbers compared with, of both models now: words of a table with a changed row.
+        meets = any(i.compared != j.compared for i, j in zip(both.inputs, self.planned.inputs))
         self.planned, self._alone = both, self.planned
-        return [r for r in OF_BOTH if (r.beyond or not is_alike) and not missing(r, both, given)]
+        asked = (r for r in OF_BOTH if r.beyond or (meets if r.values == "another" else not is_alike))
+        return [r for r in asked if not missing(r, both, given)]
 
     def rest(self, *, deeply: bool = False) -> None:
         """Unload both whole models, as pieces load from the files. `deeply`: unload segments too."""

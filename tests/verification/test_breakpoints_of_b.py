@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
@@ -11,6 +12,7 @@ from onnx import parser
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.two_files import compare_files
+from tests.verification.pairs import own_check, with_constants
 
 CONSTANTS = "<float zero = {0}, float six = {6}, float five = {5}, float twenty = {20}, float half = {0.5}>"
 
@@ -100,3 +102,16 @@ def test_inputs_that_become_sizes_get_no_breakpoints_of_the_second_model() -> No
     text += "float o = {1}> { BODY u = Unsqueeze (s, a) y = Expand (o, u) }"
     plan, other = (parser.parse_model(text.replace("BODY", b)) for b in ("s = Abs (x)", "s = Min (x, k)"))
     assert make_plan(plan).beside(other).inputs == make_plan(plan).inputs
+
+
+@pytest.mark.parametrize("dims", ["n, 3", "2, 4"], ids=["rows of any number", "few rows"])
+@pytest.mark.parametrize("row", [1, 17, 49])
+def test_a_changed_row_of_a_table_is_indexed(row: int, dims: str, tmp_path: Path) -> None:
+    """The embedding of one word differs: no usual case need have the word."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (int64[{dims}] x) => (float[{dims}, 8] y)
+    {{ e = Gather (table, x) y = Tanh (e) }}"""
+    table = np.random.default_rng(row).standard_normal((50, 8)).astype(np.float32)
+    other = table.copy()
+    other[row] += 1
+    found = own_check(tmp_path, with_constants(text, {"table": table}), with_constants(text, {"table": other}))
+    assert (found.status, [p.value for p in found.places]) == ("different", ["e"]), found.message

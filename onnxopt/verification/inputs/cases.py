@@ -118,6 +118,7 @@ FURTHER: Final = (
 OF_BOTH: Final = (
     *(r for r in RECIPES.values() if r.beyond),
     *(RECIPES[name]._replace(name=f"{name}, of both") for name in ("wide", "edges", "below", "above")),
+    Recipe("compared, of both", "another"),
 )
 GROUPS: Final = {
     "all": tuple(RECIPES),
