@@ -45,7 +45,7 @@ from onnxopt.errors import UsageError
     help="The measured time; processor: time of a single thread, for machines under load (with --threads 1).",
 )
 @options.provider_option
-@options.library_option
+@options.custom_op_option
 @options.dim_option("Give a dynamic dim its size. [default: a batch of 1, others 64 or what the model takes]")
 @input_option("Measure with this input.")
 @options.seed_option

@@ -20,7 +20,7 @@ from onnxopt.plaintext import counted
 @options.pipeline_options
 @options.tolerance_options
 @verify_dim_option
-@options.library_option
+@options.custom_op_option
 @options.seed_option
 @click.option(
     "-o",

@@ -95,7 +95,7 @@ _MAIN = (  # described by --help
 @input_option("Verify with this input.")
 @verify_dim_option
 @options.tolerance_options
-@options.library_option
+@options.custom_op_option
 @options.seed_option
 @options.timeout_option("verification")
 @options.memory_option

@@ -131,7 +131,7 @@ def _files_option(flag: str, name: str, metavar: str, help: str) -> Decorator:
     return click.option(flag, name, multiple=True, type=click.Path(path_type=str), metavar=metavar, help=help)
 
 
-library_option = _files_option(
+custom_op_option = _files_option(
     "--custom-op-library",
     "custom_op_libraries",
     "FILE",

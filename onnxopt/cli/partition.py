@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from onnxopt.cli.options import library_option, limit_option, load_plugins, plugin_option
+from onnxopt.cli.options import custom_op_option, limit_option, load_plugins, plugin_option
 from onnxopt.cli.say import say, say_lines
 from onnxopt.cli.values import NewFile
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few, nearest, unwritable
@@ -68,7 +68,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     help="Write and verify the model with each supported part as a function call.",
 )
 @plugin_option
-@library_option
+@custom_op_option
 @limit_option
 def partition(
     source: Path,

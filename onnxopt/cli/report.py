@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxopt.cli.command import ProjectCommand
-from onnxopt.cli.options import is_given, library_option, pipeline_options, settings_of
+from onnxopt.cli.options import custom_op_option, is_given, pipeline_options, settings_of
 from onnxopt.cli.say import say
 from onnxopt.cli.values import NewFile
 from onnxopt.errors import UsageError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--no-verify", is_flag=True, help="Do not compare OUT with IN.")
 @click.option("--no-times", is_flag=True, help="Leave out measured times: the same page each time.")
 @pipeline_options
-@library_option
+@custom_op_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def report(source: Path, result: Path | None, output: Path | None, record: Path | None, **given: Any) -> None:
     """Write an HTML page about the model IN, or about the changes from IN to the optimized model OUT.

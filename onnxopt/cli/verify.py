@@ -49,7 +49,7 @@ from onnxopt.errors import UsageError, nearest_file
 @options.memory_option
 @options.limit_option
 @options.provider_option
-@options.library_option
+@options.custom_op_option
 @options.plugin_option
 @options.seed_option
 @options.timeout_option("each load and each run")

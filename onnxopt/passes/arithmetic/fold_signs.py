@@ -142,6 +142,7 @@ _FIRST, _SECOND = _HALVES.at(0), _HALVES.at(1)
 
 
 def _are_halves(width: int, c: Shape, d: Shape, s: Shape, t: Shape) -> bool:
+    """Return whether factors have known shapes, equal in pairs, and half of the width."""
     half = width % 2 == 0 and all(r[-1:] == (width // 2,) and None not in r for r in (c, d, s, t))
     return half and c == d and s == t
 

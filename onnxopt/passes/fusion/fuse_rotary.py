@@ -254,6 +254,7 @@ _MAX_ROTATION_DEPTH: Final = 8
 
 
 def _half_of_constant(m: Match, value: Value, sign: int, paired: bool) -> Value | None:
+    """Return the second half of a constant; None unless equal to `sign` times the first. `paired`: see `_half`."""
     a, b = _halves_of(value.array, paired)
     equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
     return m.const(np.ascontiguousarray(b), like=value.array) if equal else None

@@ -85,6 +85,7 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
 
 
 def _merges_otherwise(m: Match, x: Value, target: Value, is_wide: bool) -> bool:
+    """Return whether other rules leave fewer Reshapes or Transposes."""
     # Two Reshapes merge; `flatten-rows` makes them with constant targets, and relies on the merge.
     if producer(x, "Reshape") is not None and (target.constant or x.only_user is not None):
         return True

@@ -49,6 +49,7 @@ def is_pointwise(node: Node, w: Array) -> bool:
 
 
 def _composed_bias(m: Match, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value | None:
+    """Return V b + c, or None without biases."""
     if b1 is None and b2 is None:
         return None
     shift = linear.sum_over_inputs(m.outer, w2, bias_per_channel(m, m.inner, b1, w1.shape[0]))

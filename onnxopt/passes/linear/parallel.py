@@ -126,6 +126,7 @@ class _Merging:
             self._add_zeros(node, size, position)
 
     def _add_zeros(self, node: Node, size: int, position: int) -> None:
+        """Add a constant of `size` negative zeros, as operand `position` of an Add that takes over the result."""
         value, zeros = node.output, np.full(size, -0.0, _weight(node).array.dtype)
         constant = self.graph.constant(zeros, f"{value.name}_term", node)
         term = self.graph.insert(Node(make_node("Add", "", "", {}), [constant, constant], []), node.next)

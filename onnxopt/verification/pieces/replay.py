@@ -18,7 +18,7 @@ from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import Runner, Values, is_stepped
 from onnxopt.verification.programs.stream import Stream
-from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, are_integers, difference
+from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, are_integers, difference, worst
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import missing
 from onnxopt.worker.serving import Refused
@@ -117,6 +117,19 @@ class Replay:
                 return None
         kinds, mine = ((OVERFLOWS, is_beyond), (TOO_SMALL, is_too_small)), self.mine(value)
         return next(((note, i) for note, is_one in kinds for i, x in enumerate(mine) if is_one(x, self.dtype)), None)
+
+    def unheld(self, values: Sequence[str], latest: Mapping[str, list[Difference]]) -> list[str]:
+        """Return the values too large for the narrower type; if none, the values too small. `latest`: by case."""
+        unfit = {v: found[0] for v in values if (found := self.unfit(v))}
+        over = [v for v, note in unfit.items() if note == OVERFLOWS and worst(latest[v]).note]
+        return over or [v for v, note in unfit.items() if note == TOO_SMALL]
+
+    def see(self, value: str, view: View | None) -> None:
+        """Set the view through which B is fed a value."""
+        if view is None:
+            self.views.pop(value, None)
+        else:
+            self.views[value] = view
 
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """Return B's values computed from A's values of `fed`, by case. Raises Failed; Refused for missing kernels."""

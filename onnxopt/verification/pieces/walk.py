@@ -22,7 +22,7 @@ from onnxopt.verification.pieces.outcome import MAX_FAULTS, Enclosing, Fault, Fi
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.paths import Needs, Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
-from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
+from onnxopt.verification.pieces.replay import OVERFLOWS, Replay
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import VALUES, Stream
 from onnxopt.verification.records import Pieces
@@ -207,20 +207,13 @@ class Walk:
             found_views = {e: views.get(e) for e in entries}
             firsts[value] = First(ok, found_views, worst(differences), moves=not by_path[value].depth)
             if ok:
-                self._see(value, view)
+                self.replay.see(value, view)
         return firsts
 
     def _measure(self, values: Iterable[str], fed: set[str]) -> None:
         """Count the nodes of each value's piece."""
         sizes = (len(self.b.cone([value], fed, _PIECE)) for value in values)
         self.pieces.largest = max([self.pieces.largest, *sizes])
-
-    def _see(self, value: str, view: View | None) -> None:
-        """Set the view through which B is fed a value."""
-        if view is None:
-            self.replay.views.pop(value, None)
-        else:
-            self.replay.views[value] = view
 
     def _tighten(self) -> None:
         """Run pending values from cutpoints alone, as long as new cutpoints arise."""
@@ -234,7 +227,7 @@ class Walk:
                 self._agreed[value] = ok, view
             agreed = [v for v in self.pending if self._agreed[v][0] and not self._hides(v)]
             for value in agreed:
-                self._see(value, self._agreed[value][1])
+                self.replay.see(value, self._agreed[value][1])
             self._measure(agreed, self.fed)
             self._cut_all(agreed)
             progress = len(agreed) + self._resolve()
@@ -377,19 +370,13 @@ class Walk:
 
         All values that the narrower type cannot hold are reported, else the first, until enough faults are found.
         """
-        chosen = self._unheld(blocked)
+        chosen = self.replay.unheld(blocked, self.latest)
         if not chosen and sum(not fault.beyond for fault in self.faults) < MAX_FAULTS:
             chosen = [*blocked[:1]]
         for value in chosen:
             self._assume_equal(value)
         self.pending = [v for v in self.pending if v not in self.cuts]
         return bool(chosen)
-
-    def _unheld(self, values: Sequence[str]) -> list[str]:
-        """Return the values too large for the narrower type; if none, the values too small."""
-        unfit = {v: found[0] for v in values if (found := self.replay.unfit(v))}
-        over = [v for v, note in unfit.items() if note == OVERFLOWS and worst(self.latest[v]).note]
-        return over or [v for v, note in unfit.items() if note == TOO_SMALL]
 
     def _is_clamped(self, value: str) -> bool:
         """Return whether a value agrees only because a too large operand was fed as the largest number."""
