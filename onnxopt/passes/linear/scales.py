@@ -95,13 +95,18 @@ def _into_queries(graph: Graph, node: Node, ctx: PassContext) -> None:
 
 
 def _scale_of(node: Node) -> float:
-    """Return the scale of an Attention; 0 if it stays: several queries are known, or the default's width is unknown."""
-    dims, given = types.dims_of(node.operand(0)), node.attr("scale", 0.0)
-    if len(dims) < 3 or (isinstance(dims[-2], int) and dims[-2] != 1):
+    """Return the scale of an Attention; 0 if the scale stays.
+
+    A scale stays if several queries are known, the default's width is unknown, or a function's attribute gives the
+    scale. Runtimes refuse scales that are not above zero.
+    """
+    dims, given = types.dims_of(node.operand(0)), node.attr("scale")
+    if node.has_references or len(dims) < 3 or (isinstance(dims[-2], int) and dims[-2] != 1):
         return 0.0
-    width = dims[-1] if isinstance(dims[-1], int) else 0
+    if given is not None:
+        return max(float(given), 0.0)
     heads = node.attr("q_num_heads", 1) if len(dims) == 3 else 1
-    return float(given) if given or not width else sqrt(heads / width)
+    return sqrt(heads / dims[-1]) if isinstance(dims[-1], int) and dims[-1] else 0.0
 
 
 def _propagate(graph: Graph, node: Node, x: Value, factor: Array, ctx: PassContext) -> None:
