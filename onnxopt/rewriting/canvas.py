@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import repeated
-from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.sizes import LARGEST, order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node, producer
+from onnxopt.graph.node import Node
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.index_maps import after
-from onnxopt.rewriting.parts import insert_new, of_lists, run_along
+from onnxopt.rewriting.parts import insert_new, of_lists
 from onnxopt.rewriting.rule import constant_cuts
+from onnxopt.rewriting.spans import Part, Parts, cut, parts_of, taken
 
 _MAX_PARTS: Final = 256  # parts of a tensor, and nodes removed with its scatters
 _MAX_ROUNDS: Final = 8
 _PADDED: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64})
-
-# (value, start, end along the axis); an end of None is the value's end
-Part: TypeAlias = "tuple[Value, int, int | None]"
-Parts: TypeAlias = "tuple[Part, ...]"
 
 
 class Canvas:
@@ -39,7 +35,7 @@ class Canvas:
     def __init__(self, graph: Graph, base: Value, axis: int, now: dict[Value, Value]) -> None:
         self.graph, self.axis, self.now = graph, axis, now
         self.scatters: list[Node] = []
-        self.layouts: dict[Value, Parts] = {base: _parts_of(base, axis)}
+        self.layouts: dict[Value, Parts] = {base: _layout(base, axis)}
         self.unsqueezed: dict[Value, tuple[Value, list[int]]] = {}  # placeholder: updates and the axes they lack
         self._plan()
 
@@ -55,7 +51,7 @@ class Canvas:
         data, updates = scatter.inputs[0], scatter.inputs[2]
         assert data is not None and updates is not None
         parts = self.layouts[data]
-        front, back = _cut(parts, 0, start), () if end is None else _cut(parts, end, None)
+        front, back = cut(parts, 0, start), () if end is None else cut(parts, end, None)
         if front is None or back is None or len(front) + len(back) > _MAX_PARTS:
             return False
         if missing:
@@ -63,7 +59,7 @@ class Canvas:
             stands.dtype, stands.shape = types.dtype(updates), _with_ones(types.shape(updates) or (), missing)
             self.unsqueezed[stands] = updates, [*missing]
             updates = stands
-        self.layouts[scatter.output] = (*front, (updates, 0, types.length_of(updates, self.axis)), *back)
+        self.layouts[scatter.output] = (*front, Part(updates, 0, types.length_of(updates, self.axis)), *back)
         self.scatters.append(scatter)
         return True
 
@@ -93,19 +89,18 @@ class Canvas:
 
     def _plan_cut(self, scatter: Node, user: Node, parts: Parts) -> bool:
         """Plan a `user` that takes a range along the axis, read from the parts. Returns False if it does not."""
-        dims = types.shape(scatter.output)
-        found = run_along(user, self.axis, dims) if dims and user.op in ("Gather", "Slice") else None
-        taken = _cut(parts, found[0], found[1]) if found is not None and found[0] >= 0 else None
-        if found is None or not taken or (user.op == "Gather" and len(taken) > 1):
+        found = taken(user, self.axis) if user.op != "Split" else None
+        inside = cut(parts, *found.spans[user.output]) if found is not None else None
+        if found is None or not inside or (found.drops and len(inside) > 1):
             return False
-        alone = user.op == "Slice" and found[2] == 1
+        alone = found.alone and not found.drops
         if alone:
             self.gone[user] = None
-        if alone or len(taken) > 1:
-            self._emit(scatter, user, self.axis, taken)
+        if alone or len(inside) > 1:
+            self._emit(scatter, user, self.axis, inside)
         else:  # the part is read in place of the whole
-            self.kept.add(taken[0][0])
-            self.steps.append((scatter, user, self.axis, taken))
+            self.kept.add(inside[0].value)
+            self.steps.append((scatter, user, self.axis, inside))
         return True
 
     def _plan_turned(self, scatter: Node, user: Node, parts: Parts) -> bool:
@@ -121,7 +116,7 @@ class Canvas:
                 return False
             if after(order_of(node, rank), perm) != tuple(range(rank)):
                 return False
-            turned.append((node.inputs[0], start, end))
+            turned.append(Part(node.inputs[0], start, end))
         self.gone[user] = None
         self._emit(scatter, user, perm.index(self.axis), tuple(turned))
         return True
@@ -137,7 +132,7 @@ class Canvas:
         self.kept.update(v for v, _, _ in parts)
         self.joined[axis, parts] = None
         if len(parts) == 1:
-            self.made += not (_is_all(parts[0], axis) or parts[0][0].is_stored)
+            self.made += not (parts[0].is_whole(axis) or parts[0].value.is_stored)
             return
         self.made += 1
         for some in self._joins(axis, parts):
@@ -189,7 +184,7 @@ class Canvas:
         graph = self.graph
         if len(parts) == 1:
             v = self._real(parts[0][0], scatter)
-            if _is_all(parts[0], axis):
+            if parts[0].is_whole(axis):
                 return v
             start, end = parts[0][1], LARGEST[1] if parts[0][2] is None else parts[0][2]
             node = of_lists(graph, "Slice", v, scatter, [start], [end], [axis])
@@ -225,37 +220,12 @@ def _with_ones(dims: Shape, missing: Sequence[int]) -> Shape:
     return tuple(found)
 
 
-def _parts_of(base: Value, axis: int) -> Parts:
+def _layout(base: Value, axis: int) -> Parts:
     """Return the inputs of a Concat along the axis if all lengths are known; else the whole value as a single part."""
-    node, size = producer(base, "Concat"), types.length_of(base, axis)
-    if node is None or node.graph is not base.graph or node.has_references:
-        return ((base, 0, size),)
-    sizes = lengths_of(node.operands, axis)
-    if sizes is None or int(node.attr("axis")) % (types.rank(base) or 1) != axis or len(sizes) >= _MAX_PARTS:
-        return ((base, 0, size),)
-    return tuple((v, 0, n) for v, n in zip(node.operands, sizes))
-
-
-def _is_all(part: Part, axis: int) -> bool:
-    v, start, end = part
-    return not start and (end is None or end == types.length_of(v, axis))
-
-
-def _cut(parts: Iterable[Part], start: int, end: int | None) -> Parts | None:
-    """Return the parts within [start, end), or None if unknown."""
-    found: list[Part] = []
-    at: int | None = 0
-    for v, first, last in parts:
-        if at is not None and end is not None and at >= end:
-            break
-        if at is None or (last is None and end is not None):
-            return None
-        begin, stop = max(start, at), None if last is None else at + last - first
-        last_place = stop if end is None or stop is None else min(end, stop)
-        if last_place is None or last_place > begin:
-            found.append((v, first + begin - at, None if last_place is None else first + last_place - at))
-        at = stop
-    return tuple(found)
+    parts = parts_of(base, axis)
+    if len(parts) < _MAX_PARTS and all(p.end is not None for p in parts):
+        return parts
+    return (Part(base, 0, types.length_of(base, axis)),)
 
 
 def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) -> Node:

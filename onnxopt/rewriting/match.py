@@ -46,7 +46,7 @@ class Match:
         self.new_constants: dict[Value, str] = {}  # with name hints
         self.borrowed: list[Node] = []  # nodes whose proto passes to a new node unchanged
         self._constants: tuple[list[Value], list[Value], bool] | None = None
-        # For a pattern of several roots: replaced values, and the insertion point.
+        # For replacements of several nodes: replaced values, and the insertion point.
         self.results: list[Value] | None = None
         self.before: Node | None = anchor
 
@@ -124,6 +124,11 @@ class Match:
     def opset(self) -> int:
         """Version of the default domain in force at the anchor."""
         return self.graph.opset()
+
+    def put_behind(self, x: Value) -> None:
+        """Insert new nodes directly behind the producer of `x`, before all of its readers in this scope."""
+        maker = x.producer if x.graph is self.graph else None
+        self.before = self.graph.first if maker is None else maker.next
 
     # -- building ----------------------------------------------------------------------------------------
 

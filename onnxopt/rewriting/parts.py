@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import LARGEST, known_order, order_of
+from onnxopt.analysis.shapes.sizes import known_order, order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node, array_of
 from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
 from onnxopt.proto.messages import Array, attribute_bytes, make_attribute, make_node
-from onnxopt.rewriting.rule import FORMS, constant_cuts
+from onnxopt.rewriting.rule import FORMS
 
 # Bytes up to which a constant shared by all parts may be repeated for each.
 _MAX_REPEATED: Final = 1 << 16
@@ -127,30 +127,6 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
     for node in plan.followers:
         graph.remove(node)
     return split
-
-
-def run_along(node: Node, axis: int, dims: Shape) -> tuple[int, int | None, int] | None:
-    """Return (start, end, number of cut axes) of the run that a Slice, or a Gather of one index, takes along an axis of
-    a tensor of these dims; None for others.
-
-    Both are counted from the front if the length is known. An end of None is the end of the axis.
-    """
-    size, found = dims[axis], (_picked if node.op == "Gather" else constant_cuts)(node, len(dims))
-    for place, start, end, step in found:
-        if place == axis and step == 1:
-            if isinstance(size, int):
-                start, end, _ = slice(start, end).indices(size)
-            return start, None if end == size or end in LARGEST else end, len(found)
-    return None
-
-
-def _picked(gather: Node, rank: int) -> list[tuple[int, int, int, int]]:
-    """Return (axis, start, end, step) of a Gather of one constant index; none for other Gathers."""
-    index = gather.inputs[1]
-    if index is None or not index.constant or index.constant_type()[1]:
-        return []
-    place = int(index.array)
-    return [(int(gather.attr("axis", 0)) % rank, place, place + 1 or LARGEST[1], 1)]
 
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from onnx import NodeProto
 
@@ -28,8 +28,13 @@ _HIDDEN: Final = "in a body that reads it its name is that of an input or output
 _HINT: Final = "return a value for each output, or decline by m.require(condition, reason) or m.skip()"
 
 
-def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
+Replacement: TypeAlias = "Value | tuple[Value | None, ...] | dict[Value, Value]"
+
+
+def commit(m: Match, result: Replacement) -> None:
     """Replace the anchor by `result`, a value for each output, and remove dead nodes.
+
+    A dict holds the replacements of values of several nodes, all behind the insertion point.
 
     A new node takes over the output's value: object, name, users and graph-output role. Raises Declined, before any
     change, if the interface would break or a runtime would reject the model.
@@ -37,7 +42,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     carry_out(m, check(m, result))
 
 
-def check(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
+def check(m: Match, result: Replacement) -> list[tuple[Value, Value]]:
     """Return the (old, new) values of a valid replacement; changes nothing. Raises the errors of `commit`."""
     pairs = check_replacement(m, result)
     _check_types(m, pairs)
@@ -70,7 +75,7 @@ def _check_types(m: Match, pairs: list[tuple[Value, Value]]) -> None:
 
 def carry_out(m: Match, pairs: list[tuple[Value, Value]]) -> None:
     """Apply the replacement to the graph: the mutating part of `commit`."""
-    before = [n.inputs for n, _ in m.bindings.covered]
+    before = [n.inputs for n in (*(n for n, _ in m.bindings.covered), *m.bindings.roots)]
     _insert(m, pairs)
     _hand_over(m, pairs)
     _remove_replaced(m, before)
@@ -131,12 +136,13 @@ def _name_results(node: Node, base: str, graph: Graph) -> None:
 def _remove_replaced(m: Match, before: Sequence[Sequence[Value | None]]) -> None:
     """Remove the matched nodes, nodes used only by them, and unread new nodes. `before`: inputs of the matched
     nodes."""
-    for root in m.bindings.roots or (m.anchor,):
+    roots = m.bindings.roots or (m.anchor,)
+    for root in roots:
         if root.is_used:
             m.graph.model.mark(root)  # its result is a graph output that nothing else can produce
         elif root.graph is not None:
             m.graph.remove(root)
-    if m.anchor.graph is None:
+    if any(root.graph is None for root in roots):
         for inputs in before:
             for v in inputs:
                 if v is not None and v.producer is not None and not v.users and not v.output_count:
@@ -166,11 +172,14 @@ def _name_apart(m: Match) -> None:
         names.add(node.name)
 
 
-def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
+def check_replacement(m: Match, result: Replacement) -> list[tuple[Value, Value]]:
     """Return the (old, new) values of a replacement; changes nothing.
 
     Raises Declined if the interface would break, and EmissionError for an invalid replacement.
     """
+    if isinstance(result, dict):
+        m.results, result = [*result], tuple(result.values())
+        m.bindings.roots = tuple(dict.fromkeys(n for v in m.results if (n := v.producer) is not None))
     results = result if isinstance(result, tuple) else (result,)
     wanted = len(m.anchor.outputs) if m.results is None else len(m.results)
     if not (isinstance(result, Value) and wanted) and not _fits(result, wanted):
@@ -225,9 +234,11 @@ def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Val
     pairs: list[tuple[Value, Value]] = []
     if m.results is None:
         return _pairs_of_anchor(m, results)
+    gone = set(m.bindings.roots)
     for root in m.bindings.roots:
         for i in root.used_outputs():
-            if root.outputs[i] not in m.results:
+            v = root.outputs[i]
+            if v not in m.results and (v is None or v.is_output or not gone.issuperset(v.users)):
                 raise Declined(f"output {i} of {root.op} is used")
     for old, new in zip(m.results, results, strict=True):
         assert new is not None

@@ -25,7 +25,7 @@ def apart() -> Iterator[Apart]:
 
 def test_each_graph_pass_has_a_generator() -> None:
     passes = {n for n, cls in all_passes(plugins=False).items() if issubclass(cls, GraphPass | ModelPass)}
-    assert set(REGIONS) == passes
+    assert set(REGIONS) >= passes
 
 
 @pytest.mark.parametrize("pass_name", sorted(REGIONS))

@@ -1,24 +1,20 @@
-"""Squeeze and Unsqueeze moved to where fewer are needed: around regions, and before picks."""
+"""Squeeze and Unsqueeze moved to where fewer are needed, around regions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-import numpy as np
-
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
+from onnxopt.graph.node import Node, array_of, present, producer
 from onnxopt.operators import REDUCTIONS, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.parts import insert_new, of_lists, ones_between
 from onnxopt.rewriting.relayout import End, Relayout
 from onnxopt.rewriting.rule import listed_axes
+from onnxopt.rewriting.spans import taken
 
 _BACK: Final = {"Unsqueeze": "Squeeze", "Squeeze": "Unsqueeze"}
 _MAX_REGION_NODES: Final = 16  # nodes of a region
@@ -145,13 +141,8 @@ class _Region:
 
     def _picks(self, maker: Node) -> bool:
         """Whether `maker` picks an index of the axis: Unsqueeze(Gather(x, i)) = Gather(x, [i]); so Squeeze."""
-        if maker.op != "Gather" or maker.has_references or maker.graph is not self.graph:
-            return False
-        wide, index = len(types.dims_of(maker.inputs[0])), maker.inputs[1]
-        if not wide or index is None or not index.constant:
-            return False
-        one = () if self.op == "Unsqueeze" else (1,)
-        return index.constant_type()[1] == one and self.axes == [int(maker.attr("axis")) % wide]
+        found = taken(maker) if maker.op == "Gather" and maker.graph is self.graph else None
+        return found is not None and found.drops == (self.op == "Unsqueeze") and self.axes == [found.axis]
 
     def _grow(self, value: Value) -> None:
         """Grow the region backwards from a value, as far as nodes have a form in the view."""
@@ -264,133 +255,3 @@ class _Changed(Relayout):
 
     def restores(self, v: Value, readers: list[Node]) -> None:
         """Return None: results have no other readers."""
-
-
-@register
-class AxesBeforeSplit(GraphPass):
-    """Unsqueeze(Gather(x, i)) = Gather(Unsqueeze(x), i), for several i.
-
-    Squeeze(p) for each part p, of size 1, of Split(x) = Gather(x, i), if the split axis is squeezed.
-
-    Applies when: each used part has only such a reader; one part may have a Reshape that copies no dim. Unrolled
-    recurrences pick inputs step by step, and unbind becomes picks. Axes added to or dropped from other parts are moved
-    by axes-first.
-    """
-
-    # After: Slices have become a Split, and chained Unsqueezes a single one.
-    info = PassInfo(
-        "axes-before-split",
-        opt_level=1,
-        after=("slices-to-split", "merge-chains", "common-subexpressions"),
-        ops=("Split", "Gather"),
-    )
-
-    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        for split in list(graph.by_op.get("Split", ())):
-            readers = _unbound(split)
-            if readers is None:
-                continue
-            places = _places(split, readers)
-            if places is None:
-                ctx.decline("picked", "the parts in front are of unknown sizes, or several axes go", repr(split))
-            elif ctx.spend("picked", at=split):
-                _pick(graph, split, readers, places)
-        several = {key: found for key, found in _picks(graph).items() if len(found) > 1}
-        position = {node: i for i, node in enumerate(graph)} if several else {}
-        for (x, place, axes), found in several.items():
-            found.sort(key=lambda pick: position[pick[0]])
-            if ctx.spend("moved", len(found), at=found[0][0]):
-                _move_before_picks(graph, x, place, axes, found)
-
-
-def _unbound(split: Node) -> dict[int, Node] | None:
-    """Return the readers of several parts, each alone, by part: Squeezes of the split axis, and at most one Reshape of
-    one element along the axis; else None."""
-    used, axis = split.used_outputs(), int(split.attr("axis") or 0)
-    readers = {i: n for i in used if (n := sole_reader(split.outputs[i], "Reshape", "Squeeze")) is not None}
-    if len(readers) < max(2, len(used)) or split.has_references:
-        return None
-    if any(n.graph is not split.graph or n.has_references for n in readers.values()):
-        return None
-    squeezes = [n for n in readers.values() if n.op == "Squeeze"]
-    others = [n for n in readers.values() if n.op != "Squeeze"]
-    if not squeezes or len(others) > 1 or not all(_reshapes_one(n, axis) for n in others):
-        return None
-    rank = len(types.dims_of(split.outputs[used[0]]))
-    axes = {frozenset(a % rank for a in listed_axes(n) or []) for n in squeezes} if rank else set()
-    return readers if len(axes) == 1 and axis % rank in axes.pop() else None
-
-
-def _reshapes_one(reshape: Node, axis: int) -> bool:
-    """Whether a Reshape of one element along the axis copies no dim, so that the axis does not matter."""
-    target = array_of(reshape.input(1))
-    return target is not None and bool(target.all()) and types.length_of(reshape.inputs[0], axis) == 1
-
-
-def _places(split: Node, readers: dict[int, Node]) -> dict[int, int] | None:
-    """Return the index along the axis for each used part, or None."""
-    if any(n.op == "Squeeze" and len(listed_axes(n) or ()) > 1 for n in readers.values()):
-        return None
-    places, place, axis = dict[int, int](), 0, int(split.attr("axis") or 0)
-    for i, part in enumerate(split.outputs[: max(readers) + 1]):
-        size = types.length_of(part, axis)
-        if i in readers:
-            places[i], size = place, size if size is None else 1  # any other size could not be squeezed
-        if size is None:
-            return None
-        place += size
-    return places
-
-
-def _pick(graph: Graph, split: Node, readers: dict[int, Node], places: dict[int, int]) -> None:
-    x, axis = split.inputs[0], int(split.attr("axis") or 0)
-    for i, reader in readers.items():
-        index = graph.constant(np.array(places[i], np.int64), f"{reader.output.name}_index", split)
-        squeezes = reader.op == "Squeeze"
-        pick = Node(make_node("Gather", "", reader.name if squeezes else "", {"axis": axis}), [x, index], [])
-        describe_as(pick.proto, reader.proto)
-        if squeezes:
-            graph.take_over(reader.output, graph.insert(pick, split))
-            graph.remove(reader)
-        else:
-            reader.set_input(0, insert_new(graph, pick, reader.output, split))
-    graph.remove(split)
-
-
-Picks = dict[tuple[Value, int, tuple[int, ...]], list[tuple[Node, Node]]]
-
-
-def _picks(graph: Graph) -> Picks:
-    """Return (Gather of one element, its only reader Unsqueeze) by value, picked axis and added axes."""
-    found: Picks = {}
-    for gather in graph.by_op.get("Gather", ()):
-        x, reader = gather.input(0), sole_reader(gather.outputs[0], "Unsqueeze")
-        if x is None or x.constant or reader is None or reader.graph is not graph or not _picks_one(gather):
-            continue
-        axes, rank = None if reader.has_references else listed_axes(reader), types.rank(x)
-        if axes and rank:
-            place, wide = int(gather.attr("axis")) % rank, rank - 1 + len(axes)
-            key = x, place, tuple(sorted(a % wide for a in axes))
-            if key[2] != (place,):  # otherwise a Gather of [i] (index-chains)
-                found.setdefault(key, []).append((gather, reader))
-    return found
-
-
-def _picks_one(gather: Node) -> bool:
-    """Whether a Gather picks at a constant scalar index."""
-    index = gather.input(1)
-    return index is not None and index.constant and index.constant_type()[1] == () and not gather.has_references
-
-
-def _move_before_picks(graph: Graph, x: Value, place: int, axes: Sequence[int], found: list[tuple[Node, Node]]) -> None:
-    rank = len(axes) + (types.rank(x) or 0)
-    kept = [i for i in range(rank - 1) if i not in axes]
-    picked = kept[place] if place < len(kept) else rank - 1  # position of the picked axis among the added ones
-    first, reader = found[0]
-    made = of_lists(graph, "Unsqueeze", x, first, [a + (a >= picked) for a in axes])
-    whole = insert_new(graph, made, reader.output, first)
-    for gather, behind in found:
-        gather.set_input(0, whole)
-        gather.set_attr("axis", picked)
-        graph.take_over(behind.output, gather)
-        graph.remove(behind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, islice, takewhile
+from itertools import islice, takewhile
 from math import prod
 from typing import Any, Final
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.kernels import evaluate
-from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node, array_of, own_producer, present, producer
@@ -20,6 +19,7 @@ from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.index_maps import constant_target
 from onnxopt.rewriting.rule import canonical_operands
+from onnxopt.rewriting.spans import taken
 
 _BLOCK: Final = 32  # elements copied at once; with 16, onnxruntime's Gather takes as long as Split and Concat
 _PICKS: Final = 1 << 12  # indices stored
@@ -89,25 +89,18 @@ def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | 
 
 def _split(m: Match, split: Node, axis: int) -> tuple[Value, dict[Value, range]]:
     """Return (source of a Split whose parts only the Concat reads, index range of each part)."""
-    x, parts = present(split.inputs)[0], present(split.outputs)
-    dims = () if split.has_references else m.dims(x)
-    m.require(dims and int(split.attr("axis") or 0) % len(dims) == axis, "joined along another axis")
+    x, parts = split.operands[0], split.results
+    found = m.known(taken(split, axis), "joined along another axis")
     m.require(all(v in parts for v in m.concat.inputs), "other tensors are joined, too")
     alone = all(not v.is_used or v.feeds_only(lambda u: u is m.concat) for v in parts)
     m.require(alone and len(parts) == len(split.outputs), "a part is read elsewhere")
-    block = prod(d for d in dims[axis + 1 :] if isinstance(d, int))
+    block = prod(d for d in m.dims(x)[axis + 1 :] if isinstance(d, int))
     m.require(block >= _BLOCK, "a Gather would copy a few elements at a time")
-    return x, _index_ranges(m, parts, axis)
-
-
-def _index_ranges(m: Match, parts: list[Value], axis: int) -> dict[Value, range]:
-    """Return the index range of each part of a Split; declines if the Concat has many indices."""
-    sizes = lengths_of(parts, axis) or ()
-    m.require(sizes and sum(sizes) <= _PICKS, "parts of unknown length, or long ones")
-    ends = [*accumulate(sizes)]
-    places = {v: range(end - size, end) for v, size, end in zip(parts, sizes, ends)}
+    places = {v: range(*bounds) for v in parts if (bounds := found.bounds(v)) is not None}
+    is_short = len(places) == len(parts) and (found.size or 0) <= _PICKS
+    m.require(is_short, "parts of unknown length, or long ones")
     m.require(sum(len(places[v]) for v in present(m.concat.inputs)) <= _PICKS, "an index for each would be large")
-    return places
+    return x, places
 
 
 def _picked(m: Match, v: Value | None, axis: int, shared: bool) -> tuple[Value, list[int]] | None:

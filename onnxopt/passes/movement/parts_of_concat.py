@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final
 
-from onnxopt.analysis import types
-from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.index_tensors import WHOLE, box_of
-from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node, present, producer, sole_reader
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
 from onnxopt.operators import CUTTING
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
+from onnxopt.rewriting import Match, one_of, op, rewrite, var
 from onnxopt.rewriting.canvas import Canvas
-from onnxopt.rewriting.parts import of_lists, run_along
+from onnxopt.rewriting.spans import Parts, Taken, cut, parts_of, taken
 
-Part = tuple[Value, int, int]  # (value, first input of the Concat, end input)
-_Range = tuple[Value, int, int | None]  # (value, start, end), at the end of the axis None
+_ELSEWHERE: Final = "cut elsewhere than it was joined, or of unknown lengths"
 _SCATTERS: Final = ("ScatterElements", "ScatterND")
 _RULE: Final = "assigned"
 
 
+@rewrite(one_of(*CUTTING)(op.Concat(var("first"), ..., name="concat", shared=True), ..., name="node"))
+def part_of_concat(m: Match, first: Value) -> tuple[Value | None, ...]:
+    """Split(Concat(a, b, c)) = a, Concat(b, c); Slice(Concat(a, b), from where b begins) = b; also a Gather of a list.
+
+    Gather(Concat(a, b), 0) = Squeeze(a), if a has size 1 along the axis.
+    """
+    if not m.node.is_used or m.concat.graph is not m.graph:
+        m.skip()
+    found = m.known(taken(m.node), _ELSEWHERE)
+    joined = parts_of(m.concat.output, found.axis)
+    parts = {v: cut(joined, *span) or () for v, span in found.spans.items() if v.is_used}
+    at_joints = all(inside and all(p.is_whole(found.axis) for p in inside) for inside in parts.values())
+    m.require(found.alone and at_joints, _ELSEWHERE)
+    made = sum(v.is_output or len(inside) > 1 for v, inside in parts.items())
+    m.require(found.drops or made <= (m.concat.output.only_user is m.node), "it would not leave fewer nodes")
+    return tuple(_joined(m, found, parts[v]) if v in parts else None for v in m.node.outputs)
+
+
+def _joined(m: Match, found: Taken, parts: Parts) -> Value:
+    """Return the joined parts of the Concat, or the only one, without the axis if the node drops it."""
+    if len(parts) > 1:
+        return m.op.Concat(*(p.value for p in parts), like=m.concat)
+    return m.op.Squeeze(parts[0].value, m.ints([found.axis])) if found.drops else parts[0].value
+
+
 @register
-class PartsOfConcat(GraphPass):
+class PartsOfConcat(RewritePass):
     """Split(Concat(a, b, c)) = a, Concat(b, c); Slice(Concat(a, b), from where b begins) = b.
 
     Gather(Concat(a, b), 0) = Squeeze(a), if a has size 1 along the axis.
@@ -36,113 +56,7 @@ class PartsOfConcat(GraphPass):
 
     # After: Slices have become a Split, and chained Concats a single one.
     info = PassInfo("parts-of-concat", opt_level=1, after=("slices-to-split", "merge-chains"), ops=("Concat",))
-
-    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        asked = [n for op in CUTTING for n in graph.by_op.get(op, ())]
-        for node in asked:
-            concat = _cut_concat(node, graph)
-            if concat is None:
-                continue
-            parts = _parts(node, concat)
-            if parts is None:
-                ctx.decline("taken", "cut elsewhere than it was joined, or of unknown lengths", repr(node))
-            elif parts and not _saves(node, concat, parts):
-                ctx.decline("taken", "it would not leave fewer nodes", repr(node))
-            elif parts and ctx.spend("taken", at=node):
-                asked += [u for v, _, _ in parts for u in v.users if u.op in CUTTING]
-                _take(graph, node, concat, parts)
-                last = sole_reader(concat.output, *CUTTING) if concat.graph is graph else None
-                if last is not None:
-                    asked.append(last)  # the Concat is removed with it
-
-
-def _cut_concat(node: Node, graph: Graph) -> Node | None:
-    """Return the Concat whose result the node cuts, if both are in the graph; else None."""
-    concat = producer(node.input(0), "Concat")
-    if concat is None or node.graph is not graph or concat.graph is not graph:
-        return None
-    return None if node.has_references or concat.has_references else concat
-
-
-def _saves(node: Node, concat: Node, parts: list[Part]) -> bool:
-    """Whether the parts need fewer nodes, or a Squeeze in place of a Gather."""
-    made = sum(v.is_output or end - start > 1 for v, start, end in parts)
-    return node.op == "Gather" or made <= (concat.output.only_user is node)
-
-
-def _parts(node: Node, concat: Node) -> list[Part] | None:
-    """Return the read parts as joined inputs; None if a part does not begin or end at a joint, or lengths are
-    unknown."""
-    dims = types.shape(concat.output)
-    if not dims:
-        return None
-    axis = int(concat.attr("axis")) % len(dims)
-    lengths = [types.length_of(v, axis) for v in concat.inputs]
-    front, back = _sums(lengths), _sums(lengths[::-1])[::-1]
-    ranges = _RANGES[node.op](node, axis, dims)
-    if ranges is None:
-        return None
-    found: list[Part] = []
-    for v, start, end in ranges:
-        if not v.is_used:
-            continue
-        # Of equal joints, those that exclude empty inputs.
-        first = max(_places(front, back, start), default=len(lengths))
-        last = len(lengths) if end is None else min(_places(front, back, end), default=0)
-        if first >= last:
-            return None
-        found.append((v, first, last))
-    return found
-
-
-def _sums(lengths: Sequence[int | None]) -> list[int | None]:
-    """Return the start of each input, and the end of the last, as far as known."""
-    found: list[int | None] = [0]
-    for length in lengths:
-        at = found[-1]
-        found.append(at + length if at is not None and length is not None else None)
-    return found
-
-
-def _places(front: Sequence[int | None], back: Sequence[int | None], place: int) -> list[int]:
-    """Return the inputs that start at `place`, counted from the end if negative."""
-    return [i for i, (p, q) in enumerate(zip(front, back)) if (p == place if place >= 0 else q == -place)]
-
-
-def _of_split(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
-    """Return the parts of a Split along the axis."""
-    sizes = lengths_of(node.outputs, axis)
-    if sizes is None or int(node.attr("axis") or 0) % len(dims) != axis:
-        return None
-    ends = [*accumulate(sizes)]
-    return [*zip(present(node.outputs), [0, *ends], [*ends[:-1], None])]
-
-
-def _of_run(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
-    """Return the part of a Slice along the axis alone, or of one index; the result of the latter lacks the axis."""
-    found = run_along(node, axis, dims)
-    return [(node.output, *found[:2])] if found is not None and found[2] == 1 else None
-
-
-_RANGES: Final = {"Split": _of_split, "Slice": _of_run, "Gather": _of_run}
-
-
-def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
-    for v, start, end in parts:
-        inputs = concat.inputs[start:end]
-        if node.op == "Gather":
-            squeeze = of_lists(graph, "Squeeze", inputs[0], node, [int(node.attr("axis") or 0)])
-            describe_as(squeeze.proto, node.proto)
-            graph.take_over(v, graph.insert(squeeze, node))
-            continue
-        if len(inputs) > 1:
-            graph.take_over(v, graph.insert(concat.copy(inputs, [None]), node))
-        else:
-            assert inputs[0] is not None
-            v.replace_all_uses_with(inputs[0])
-    graph.remove(node)
-    if not concat.output.is_used:
-        graph.remove(concat)
+    rules = (part_of_concat,)
 
 
 @register

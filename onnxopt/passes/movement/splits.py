@@ -1,34 +1,117 @@
-"""Several Slices or picks of a tensor become one Split."""
+"""Slices and picks of a tensor become one Split, and a Split without its axis picks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from onnxopt.analysis import types
-from onnxopt.analysis.constants import REFUSED, is_refused
 from onnxopt.analysis.linear import lengths_of
-from onnxopt.analysis.shapes.sizes import is_behind, order_of
-from onnxopt.graph import Graph, Value
-from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node, array_of, own_producer, present, sole_reader
-from onnxopt.graph.value import Shape
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.proto.messages import Array, make_node
+from onnxopt.analysis.shapes.sizes import known_order
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.rewriting import Match, one_of, op, rewrite, var
 from onnxopt.rewriting.index_maps import constant_target
-from onnxopt.rewriting.parts import insert_new, insert_split, of_lists
-from onnxopt.rewriting.rule import constant_cuts
+from onnxopt.rewriting.rule import listed_axes
+from onnxopt.rewriting.spans import EXTRACTOR, Taken, taken
 
-Range = tuple[int, int]
-_EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
-_CUTS: Final = ("Slice", "Gather", _EXTRACTOR)
+_CUTS: Final = ("Slice", "Gather", EXTRACTOR)
 _MAX_STACKED: Final = 100  # parts
 
 
+@rewrite(one_of(*_CUTS)(var("x"), ..., name="first"))
+def split_of_slices(m: Match, x: Value) -> dict[Value, Value]:
+    """x[:a], x[a:b], x[b:] = Split(x), for Slices, and Gathers of indices one after the other."""
+    found = _cut(m.first)
+    if found is None or found.spans[m.first.output].start:
+        m.skip()  # the first part acts for all
+    cuts = _cuts_along(x, found.axis)
+    spans = sorted(cuts)
+    covers = len(spans) > 1 and spans[-1][1] == found.size and all(a[1] == b[0] for a, b in pairwise(spans))
+    m.require(covers and all(start < end for start, end in spans), "a gap, an overlap, or not all of the axis")
+    m.put_behind(x)
+    parts = m.op.Split(x, m.ints([end - start for start, end in spans]), axis=found.axis, outputs=len(spans))
+    return {node.output: part for span, part in zip(spans, parts) for node in cuts[span]}
+
+
+def _cut(node: Node) -> Taken | None:
+    """Return the only span that a node takes of a computed value, with its axis; picks of shape vectors are none."""
+    source = node.inputs[0]
+    if source is None or source.constant or source.graph is not node.graph or not node.output.is_used:
+        return None
+    found = taken(node)
+    is_pick = found is not None and (found.drops or (node.op != "Slice" and types.rank(source) == 1))
+    return None if found is None or is_pick or not found.alone else found
+
+
+def _cuts_along(x: Value, axis: int) -> dict[tuple[int, int], list[Node]]:
+    """Return the nodes that take a span of an axis, by (start, end)."""
+    cuts: dict[tuple[int, int], list[Node]] = {}
+    for node in x.users:
+        found = _cut(node) if node.op in _CUTS and node.inputs[0] is x else None
+        span = found.bounds(node.output) if found is not None and found.axis == axis else None
+        if span is not None:
+            cuts.setdefault(span, []).append(node)
+    return cuts
+
+
+@rewrite(op.Split(var("x"), ..., name="outer"))
+def split_of_split(m: Match, x: Value) -> dict[Value, Value]:
+    """Split(Split(x)[i]) = Split(x), with the parts of part i in its place."""
+    found = taken(m.outer)
+    inner = next((n for v in m.outer.results if found is not None and (n := _split_again(v, found.axis))), None)
+    if found is None or inner is None:
+        m.skip()
+    parts = [w for v in m.outer.outputs for w in (inner.outputs if v is inner.inputs[0] else [v])]
+    return _cut_otherwise(m, m.outer, found.axis, parts)
+
+
+def _split_again(part: Value, axis: int) -> Node | None:
+    """Return the only reader of a part if it is a Split along the same axis, with known lengths; else None."""
+    node = sole_reader(part, "Split")
+    found = taken(node, axis) if node is not None and node.graph is part.graph and node.inputs[0] is part else None
+    return node if node is not None and found is not None and len(found.spans) == len(node.outputs) else None
+
+
+@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Split"}))
+def concat_of_parts(m: Match, first: Value) -> dict[Value, Value]:
+    """Concat(b, c), where (a, b, c) = Split(x), is a part of Split(x), if nothing else reads b and c."""
+    split, given, rank = producer(first, "Split"), m.concat.operands, m.rank(first) or 1
+    begin, end = first.index, first.index + len(given)
+    if split is None or split.graph is not m.graph or split.outputs[begin:end] != given:
+        m.skip()
+    if not 1 < len(given) < len(split.outputs):
+        m.skip()
+    parts = [*split.outputs[:begin], m.concat.output, *split.outputs[end:]]
+    return _cut_otherwise(m, split, int(m.concat.attr("axis")) % rank, parts)
+
+
+def _cut_otherwise(m: Match, split: Node, axis: int, parts: Sequence[Value | None]) -> dict[Value, Value]:
+    """Return the results of a Split into these parts, in place of `split`; declines for another axis, or unknown
+    lengths."""
+    found, sizes = taken(split, axis), m.known(lengths_of(parts, axis), "a length is unknown")
+    m.require(found is not None and found.size in (None, sum(sizes)), "along another axis")
+    m.before = split
+    made = m.op.Split(split.inputs[0], m.ints(sizes), axis=axis, outputs=len(sizes))
+    return dict(zip(present(parts), made))
+
+
+@rewrite(op.Split(var("x"), ..., name="split"))
+def only_part(m: Match, x: Value) -> tuple[Value | None, ...]:
+    """Split(x)[i] = Slice(x), if no other part is read."""
+    used, found = [v for v in m.split.results if v.is_used], taken(m.split)
+    if len(used) != 1 or len(m.split.outputs) < 2:
+        m.skip()
+    axis, bounds = (found.axis, found.bounds(used[0])) if found is not None else (0, None)
+    start, end = m.known(bounds, "a length is unknown")
+    part = m.op.Slice(x, m.ints([start]), m.ints([end]), m.ints([axis]))
+    return tuple(part if v is used[0] else None for v in m.split.outputs)
+
+
 @register
-class SlicesToSplit(GraphPass):
+class SlicesToSplit(RewritePass):
     """x[:a], x[a:b], x[b:] = Split(x); a Split with a single used part is a Slice; Split of Split = Split; adjacent
     parts in one Concat are one part.
 
@@ -41,204 +124,132 @@ class SlicesToSplit(GraphPass):
     info = PassInfo(
         "slices-to-split", opt_level=1, after=("shape-sources", "merge-chains", "gather-axes"), ops=(*_CUTS, "Split")
     )
-
-    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        _join_cuts(graph, ctx)
-        for node in list(graph.by_op.get("Split", ())):
-            again = _split_again(node) if node.graph is graph else None
-            if again is not None and ctx.spend("split_of_split", at=node):
-                _split_at_once(graph, node, *again)
-        for node in list(graph.by_op.get("Concat", ())):
-            again = _joined_again(node)
-            if again is not None and ctx.spend("concat_of_parts", at=node):
-                _split_at_once(graph, node, *again)
-        for node in list(graph.by_op.get("Split", ())):
-            _slice_only_part(graph, node, ctx)
+    rules = (split_of_slices, split_of_split, concat_of_parts, only_part)
 
 
-def _slice_only_part(graph: Graph, node: Node, ctx: PassContext) -> None:
-    """Replace a Split with a single used part by a Slice."""
-    found = _only_part(node)
-    if found is None:
-        return
-    if is_refused(found[0], found[0]):  # with bounds known from the Slice instead of the Split
-        ctx.decline("single", REFUSED, repr(node))
-    elif ctx.spend("single", at=node):
-        _slice(graph, node, *found)
+@rewrite(op.Split(var("x"), ..., name="split"))
+def picks_of_parts(m: Match, x: Value) -> dict[Value, Value]:
+    """Squeeze(Split(x)[i]) = Gather(x, i), along the split axis; Reshape(Split(x)[i]) = Reshape(Gather(x, i))."""
+    parts, found, rank = [v for v in m.split.results if v.is_used], taken(m.split), m.rank(x) or 1
+    readers = [n for v in parts if (n := sole_reader(v, "Reshape", "Squeeze")) is not None and n.graph is m.graph]
+    squeezes = [n for n in readers if n.op == "Squeeze"]
+    if len(readers) < max(2, len(parts)) or len(squeezes) < max(1, len(readers) - 1):
+        m.skip()
+    spans, axis = (found.spans, found.axis) if found is not None else ({}, 0)
+    m.require(spans.keys() >= {*parts}, "the parts in front are of unknown sizes")
+    axes = [[a % rank for a in listed_axes(n) or ()] for n in squeezes]
+    m.require(all(given == [axis] for given in axes), "another axis goes, or several")
+    m.require(all(n in squeezes or _reshapes_one(n, axis) for n in readers), "a Reshape copies a dim, or of several")
+    made = dict[Value, Value]()
+    for part, reader in zip(parts, readers):
+        pick = m.op.Gather(x, m.ints(spans[part].start), axis=axis)
+        target = array_of(reader.input(1))
+        made[reader.output] = pick if reader in squeezes else m.op.Reshape(pick, m.const(target), like=reader)
+    return made
 
 
-def _cuts_by_axis(graph: Graph) -> dict[tuple[Value, int], dict[Range, list[Node]]]:
-    """Return the Slices and picks of consecutive elements, by source and axis, then by range."""
-    groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}
-    for node in [n for op in _CUTS for n in graph.by_op.get(op, ())]:
-        found = _cut(node) if node.op == "Slice" else _picked(node)
-        if found is not None:
-            source, axis, bounds = found
-            groups.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
-    return groups
+def _reshapes_one(reshape: Node, axis: int) -> bool:
+    """Whether a Reshape of one element along the axis copies no dim, so that the axis does not matter."""
+    target = array_of(reshape.input(1))
+    return target is not None and bool(target.all()) and types.length_of(reshape.inputs[0], axis) == 1
 
 
-def _join_cuts(graph: Graph, ctx: PassContext) -> None:
-    """Replace Slices and picks that partition a value along an axis by a Split."""
-    groups = _cuts_by_axis(graph)
-    position = {node: i for i, node in enumerate(graph)} if groups else {}
-    for (source, axis), parts in groups.items():
-        if not _covers(sorted(parts), types.length_of(source, axis)):
-            continue
-        first = min((n for group in parts.values() for n in group), key=position.__getitem__)
-        if ctx.spend("split", at=first):
-            _split(graph, axis, {bounds: parts[bounds] for bounds in sorted(parts)}, first)
+@rewrite(op.Unsqueeze(op.Gather(var("x"), var("index"), name="pick"), ..., name="reader"))
+def picks_of_unsqueezed(m: Match, x: Value, index: Value) -> dict[Value, Value]:
+    """Unsqueeze(Gather(x, i)) = Gather(Unsqueeze(x), i), for several i."""
+    own = _pick_of(m.reader)
+    readers = [r for n in x.users if n.op == "Gather" and (r := sole_reader(n.output, "Unsqueeze")) is not None]
+    picks = [(r.output, p) for r in readers if r.graph is m.graph and (p := _pick_of(r)) is not None]
+    alike = {v: p.place for v, p in picks if own is not None and p[1:] == own[1:]}
+    if own is None or x.constant or len(alike) < 2:
+        m.skip()
+    rank = len(m.dims(x)) + len(own.axes)
+    axis = [*(i for i in range(rank - 1) if i not in own.axes), rank - 1][own.axis]
+    m.put_behind(x)
+    whole = m.op.Unsqueeze(x, m.ints([i + (i >= axis) for i in own.axes]))
+    return {v: m.op.Gather(whole, m.ints(i), axis=axis) for v, i in alike.items()}
 
 
-def _axis(node: Node, rank: int) -> int:
-    return int(node.attr("axis") or 0) % rank
+class _Pick(NamedTuple):
+    """An index of an axis, and the axes that are added to the rest."""
+
+    place: int
+    axis: int
+    axes: tuple[int, ...]
 
 
-def _is_cut_here(node: Node, source: Value) -> bool:
-    return not source.constant and source.graph is node.graph and node.output.is_used
-
-
-def _cut(node: Node) -> tuple[Value, int, Range] | None:
-    """Return (source, axis, (start, end)) of a Slice, or None."""
-    source, dims = node.inputs[0], types.dims_of(node.inputs[0])
-    if source is None or not dims or not _is_cut_here(node, source):
+def _pick_of(reader: Node) -> _Pick | None:
+    """Return the pick that an Unsqueeze alone reads, in its scope; None where both are a Gather of [i]."""
+    gather, axes = own_producer(reader.inputs[0], reader, "Gather"), listed_axes(reader)
+    found = taken(gather) if gather is not None and gather.graph is reader.graph else None
+    if gather is None or found is None or not found.drops or not axes:
         return None
-    found = constant_cuts(node, len(dims))
-    found = [c for c in found if c[1] or c[3] != 1 or not is_behind(c[2], c[0], dims)]  # other cuts take the whole axis
-    if len(found) != 1 or found[0][3] != 1:
-        return None
-    axis, start, end, _ = found[0]
-    size = types.length_of(source, axis)
-    if size is None:
-        return None
-    begin, stop, _ = slice(start, end).indices(size)
-    return source, axis, (begin, stop)
-
-
-def _picked(node: Node) -> tuple[Value, int, Range] | None:
-    """Return (source, axis, (start, end)) of consecutive listed indices, except of shape vectors; else None."""
-    source, given = node.inputs[0], array_of(node.inputs[1])
-    if source is None or given is None or node.has_references or not _is_cut_here(node, source):
-        return None
-    extracts = node.op == _EXTRACTOR
-    rank, indices = len(types.dims_of(source)), given.reshape(-1)
-    if rank < 2 or (given.ndim != 1 and not extracts):
-        return None
-    axis = rank - 1 if extracts else _axis(node, rank)
-    size = types.length_of(source, axis)
-    if size is None or not indices.size:
-        return None
-    begin, stop = int(indices[0]), int(indices[-1]) + 1
-    one_by_one = begin >= 0 and stop <= size and indices.tolist() == list(range(begin, stop))
-    return (source, axis, (begin, stop)) if one_by_one else None
-
-
-def _only_part(node: Node) -> tuple[Value, int, Range] | None:
-    """Return (part, axis, (start, end)) of a Split with a single used part, else None."""
-    read, source = [v for v in present(node.outputs) if v.is_used], node.inputs[0]
-    rank = len(types.dims_of(source))
-    if len(node.outputs) < 2 or len(read) != 1 or not rank or node.has_references:
-        return None
-    part, axis = read[0], _axis(node, rank)
-    sizes, whole = lengths_of(node.outputs[: part.index + 1], axis), types.length_of(source, axis)
-    if sizes is None or (whole is not None and sum(sizes) > whole):
-        return None  # no runtime accepts such lengths
-    return part, axis, (sum(sizes[:-1]), sum(sizes))
-
-
-def _axis_of_both(split: Node, node: Node, part: Value) -> int | None:
-    """Return the axis along which both nodes work on a part of the Split; None if the axes differ or are unknown."""
-    rank = len(types.dims_of(part))
-    if not rank or node.has_references or split.has_references or _axis(split, rank) != _axis(node, rank):
-        return None
-    return _axis(node, rank)
-
-
-def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
-    """Return (outer Split, axis, lengths, parts) if `node` alone splits a part of the outer Split; else None."""
-    part, outer = node.inputs[0], own_producer(node.inputs[0], node, "Split")
-    if part is None or outer is None or outer.graph is not node.graph:
-        return None
-    axis = _axis_of_both(outer, node, part)
-    own = lengths_of(present(node.outputs), axis) if axis is not None else None
-    if axis is None or own is None or types.length_of(part, axis) != sum(own):
-        return None
-    return _cut_otherwise(outer, axis, [w for v in outer.outputs for w in (node.outputs if v is part else [v])])
-
-
-def _joined_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
-    """Return (Split, axis, lengths, parts) if a Concat joins only adjacent parts of the Split, read by nothing else,
-    but not all parts; else None."""
-    first, split = node.inputs[0], own_producer(node.inputs[0], node, "Split")
-    if first is None or split is None or split.graph is not node.graph:
-        return None
-    axis, begin, end = _axis_of_both(split, node, first), first.index, first.index + len(node.inputs)
-    alone = split.outputs[begin:end] == node.inputs and all(v.only_user is node for v in node.operands)
-    if axis is None or not alone or not 1 < end - begin < len(split.outputs):
-        return None
-    return _cut_otherwise(split, axis, [*split.outputs[:begin], node.output, *split.outputs[end:]])
-
-
-def _cut_otherwise(
-    split: Node, axis: int, parts: list[Value | None]
-) -> tuple[Node, int, list[int], list[Value]] | None:
-    """Return (Split, axis, lengths, parts) if the lengths of the parts are known and fit."""
-    sizes = lengths_of(parts, axis)
-    # In code that never runs, parts may be longer than the whole, which runtimes reject on loading.
-    if sizes is None or types.length_of(split.inputs[0], axis) not in (None, sum(sizes)):
-        return None
-    return split, axis, sizes, present(parts)
-
-
-def _split_at_once(graph: Graph, inner: Node, outer: Node, axis: int, sizes: list[int], parts: list[Value]) -> None:
-    source = outer.inputs[0]
-    assert source is not None
-    split = insert_split(graph, source, parts, axis, sizes, outer)
-    describe_as(split.proto, outer.proto)
-    graph.remove(inner)
-    graph.remove(outer)
-
-
-def _slice(graph: Graph, split: Node, part: Value, axis: int, bounds: Range) -> None:
-    node = of_lists(graph, "Slice", split.inputs[0], split, bounds[:1], bounds[1:], [axis])
-    describe_as(node.proto, split.proto)
-    graph.take_over(part, graph.insert(node, split))
-    graph.remove(split)
-
-
-def _covers(parts: list[Range], size: int | None) -> bool:
-    if len(parts) < 2 or any(stop <= start for start, stop in parts):
-        return False
-    return parts[0][0] == 0 and parts[-1][1] == size and all(a[1] == b[0] for a, b in pairwise(parts))
-
-
-def _split(graph: Graph, axis: int, parts: dict[Range, list[Node]], first: Node) -> None:
-    source = first.inputs[0]  # the present source: the original may have been cut out twice
-    assert source is not None
-    # The values of the first Slices become the parts, so output names stay.
-    taken = [group[0].output for group in parts.values()]
-    split = insert_split(graph, source, taken, axis, [b - a for a, b in parts], first)
-    describe_as(split.proto, first.proto)
-    for group, part in zip(parts.values(), taken):
-        graph.remove(group[0])
-        for node in group[1:]:
-            part = node.output.replace_all_uses_with(part)
-            graph.remove(node)
-
-
-class _Stack(NamedTuple):
-    """A Reshape to `dims`, perhaps transposed, and the Gather of each index of an axis."""
-
-    reshape: Node
-    transpose: Node | None
-    dims: Shape
-    perm: list[int]
-    axis: int  # behind the Transpose
-    taken: dict[int, Node]
+    rank = len(types.dims_of(gather.inputs[0])) - 1 + len(axes)
+    places = tuple(sorted(a % rank for a in axes))
+    return _Pick(found.spans[gather.output].start, found.axis, places) if places != (found.axis,) else None
 
 
 @register
-class StacksToSplit(GraphPass):
+class AxesBeforeSplit(RewritePass):
+    """Unsqueeze(Gather(x, i)) = Gather(Unsqueeze(x), i), for several i.
+
+    Squeeze(p) for each part p, of size 1, of Split(x) = Gather(x, i), if the split axis is squeezed.
+
+    Applies when: each used part has only such a reader; one part may have a Reshape that copies no dim. Unrolled
+    recurrences pick inputs step by step, and unbind becomes picks. Axes added to or dropped from other parts are moved
+    by axes-first.
+    """
+
+    # After: Slices have become a Split, and chained Unsqueezes a single one.
+    info = PassInfo(
+        "axes-before-split",
+        opt_level=1,
+        after=("slices-to-split", "merge-chains", "common-subexpressions"),
+        ops=("Split", "Gather"),
+    )
+    rules = (picks_of_parts, picks_of_unsqueezed)
+
+
+@rewrite(op.Reshape(var("x"), var("target"), name="reshape"))
+def split_of_stack(m: Match, x: Value, target: Value) -> dict[Value, Value]:
+    """Transpose(Reshape(x, [.., n, m, ..]))[i] = Split(Transpose(Reshape(x, [.., n m, ..])))[i], along n."""
+    rank, turn = m.rank(m.reshape.output) or 0, sole_reader(m.reshape.output, "Transpose")
+    if turn is not None and (turn.graph is not m.graph or turn.has_references):
+        turn = None
+    order = range(rank) if turn is None else known_order(turn, rank)
+    found = _unstacked(m.reshape.output if turn is None else turn.output)
+    if found is None or order is None:
+        m.skip()
+    (axis, n, picks), dims = found, m.dims(m.reshape.output)
+    place = order[axis]
+    width = m.known(types.length_of(m.reshape.output, place + 1), "no axis of known length follows in the Reshape")
+    sizes = constant_target(m.dims(x), (*dims[:place], n * width, *dims[place + 2 :]))
+    sizes = m.known(sizes, "more than one unknown dim, or none")
+    whole = m.op.Reshape(x, m.ints(sizes), like=m.reshape, allowzero=None)
+    perm = [i - (i > place) for i in order if i != place]
+    if turn is not None and perm != sorted(perm):
+        whole = m.op.Transpose(whole, like=turn, perm=perm)
+    parts = m.op.Split(whole, m.ints([width] * n), axis=perm.index(place), outputs=n)
+    return {gather.output: parts[i] for i, gather in picks.items()}
+
+
+def _unstacked(stack: Value) -> tuple[int, int, dict[int, Node]] | None:
+    """Return (axis, its length, {index: Gather}) if all readers are Gathers of different single indices of an axis, at
+    least two; else None."""
+    if stack.is_output or not 1 < len(stack.users) <= _MAX_STACKED:
+        return None
+    readers = [u for u in stack.users if u.op == "Gather" and u.graph is stack.graph and u.inputs[0] is stack]
+    found = {u: t for u in readers if (t := taken(u)) is not None and t.drops}
+    axes = {(t.axis, t.size) for t in found.values()}
+    picks = {t.spans[u.output].start: u for u, t in found.items()}
+    if len(axes) > 1 or len(picks) < len(stack.users):  # equal Gathers may be kept apart as outputs
+        return None
+    axis, size = axes.pop()
+    return (axis, size, picks) if size is not None and size <= _MAX_STACKED else None
+
+
+@register
+class StacksToSplit(RewritePass):
     """Transpose(Reshape(x, [.., n, m, ..]))[i] = Split(Transpose(Reshape(x, [.., n m, ..])))[i], along n.
 
     Applies when: Reshape and Transpose have no other readers, each reader is a Gather of a single index of the axis,
@@ -247,88 +258,4 @@ class StacksToSplit(GraphPass):
 
     # After: a Gather of a single element is a Squeeze, and parts that are squeezed are picked by Gathers.
     info = PassInfo("stacks-to-split", opt_level=1, after=("axes-before-split", "index-chains"), ops=("Reshape",))
-
-    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.opset() < 5:
-            return  # Reshape has its target as attribute
-        for reshape in list(graph.by_op.get("Reshape", ())):
-            stack = _stack(reshape)
-            if stack is None:
-                continue
-            source, p = reshape.inputs[0], stack.perm[stack.axis]
-            n, m = [*stack.dims, None][p : p + 2]
-            given = types.shape(source)
-            if not isinstance(n, int) or not isinstance(m, int) or given is None:
-                ctx.decline("taken_apart", "no axis of known length follows in the Reshape", repr(reshape))
-                continue
-            target = constant_target(given, (*stack.dims[:p], n * m, *stack.dims[p + 2 :]))
-            if target is None:
-                ctx.decline("taken_apart", "more than one unknown dim, or none", repr(reshape))
-            elif ctx.spend("taken_apart", at=reshape):
-                _take_apart(graph, stack, [m] * n, np.array(target, np.int64))
-
-
-def _stack(reshape: Node) -> _Stack | None:
-    value, dims = reshape.output, types.shape(reshape.output)
-    if dims is None or reshape.has_references:
-        return None
-    transpose, perm = sole_reader(value, "Transpose"), list(range(len(dims)))
-    if transpose is not None and transpose.graph is reshape.graph:
-        perm = list(order_of(transpose, len(dims)))
-        value = transpose.output
-        if transpose.has_references or sorted(perm) != list(range(len(dims))):
-            return None
-    else:
-        transpose = None
-    found = _picks(value, len(dims))
-    if found is None or len(found[1]) < 2:
-        return None
-    return _Stack(reshape, transpose, dims, perm, *found)
-
-
-def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
-    """Return (axis, {index: Gather}) of Gathers of single indices along an axis; else None."""
-    axis = _gathered_axis(value, rank)
-    if axis is None or value.is_output or len(value.users) > _MAX_STACKED:
-        return None
-    size, taken = types.length_of(value, axis) or 0, dict[int, Node]()
-    for user in value.users:
-        place = _picked_index(user, value)
-        if place is None or not -size <= place < size <= _MAX_STACKED:
-            return None
-        if taken.setdefault(place % size, user) is not user:
-            return None  # an equal Gather kept apart as output
-    return axis, taken
-
-
-def _gathered_axis(value: Value, rank: int) -> int | None:
-    """Return the axis of all Gathers that read the value; None without Gathers, or for several axes."""
-    axes = {int(u.attr("axis", 0)) % rank for u in value.users if u.op == "Gather" and rank}
-    return axes.pop() if len(axes) == 1 else None
-
-
-def _picked_index(user: Node, value: Value) -> int | None:
-    """Return the constant index of a Gather of a single element of `value` in its scope, else None."""
-    index = array_of(user.inputs[1]) if user.op == "Gather" and user.inputs[0] is value else None
-    if index is None or index.ndim or user.graph is not value.graph or user.has_references:
-        return None
-    return int(index)
-
-
-def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) -> None:
-    p, place = stack.perm[stack.axis], stack.transpose or stack.reshape
-    given = graph.constant(target, f"{stack.reshape.output.name}_target", place)
-    like = next(iter(stack.taken.values())).output
-    proto = make_node("Reshape", "", stack.reshape.name, {})
-    x = insert_new(graph, Node(proto, [stack.reshape.inputs[0], given], []), like, place)
-    order = [i - (i > p) for i in stack.perm if i != p]
-    if stack.transpose is not None and order != sorted(order):
-        proto = make_node("Transpose", "", stack.transpose.name, {"perm": order})
-        x = insert_new(graph, Node(proto, [x], []), like, place)
-    parts = [Value(graph.model.names.fresh(like.name, "_other"), graph) for _ in sizes]
-    for i, reader in stack.taken.items():
-        parts[i] = reader.output
-    insert_split(graph, x, parts, order.index(p), sizes, place)
-    for node in (*stack.taken.values(), stack.transpose, stack.reshape):
-        if node is not None:
-            graph.remove(node)
+    rules = (split_of_stack,)
