@@ -69,7 +69,7 @@ def counted(n: int, what: str) -> str:
 
 def an(word: str) -> str:
     """`an int`, `a float`."""
-    return f"{'an' if word[:1] in tuple('aeiou') else 'a'} {word}"
+    return f"{'an' if word[:1].lower() in tuple('aeiou') else 'a'} {word}"
 
 
 def short(text: str, most: int = _MAX_NAME_IN_LINE) -> str:

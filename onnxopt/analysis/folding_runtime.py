@@ -7,7 +7,7 @@ by node, in the subprocess unless the work is small. Nodes without either stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,28 +28,27 @@ from onnxopt.worker.service import Declined, Sandbox
 
 @dataclass(frozen=True)
 class Work:
+    """`bytes` of the results; `operations`: scalar operations, or bytes read and written if these are more."""
+
     bytes: int
     operations: int
 
 
 def work(node: Node) -> Work | None:
-    """Return an upper bound; None if a size is unknown."""
-    made = 0
-    for v in node.outputs:
-        if v is None:
-            continue
+    """Return an upper bound of the work of a node; None if a size is unknown."""
+    made, read = _bytes(node.results), _bytes(node.operands)
+    return None if made is None or read is None else Work(made, max(made + read, operations(node)))
+
+
+def _bytes(values: Iterable[Value]) -> int | None:
+    """Return the bytes of tensors; None if a size is unknown."""
+    total = 0
+    for v in values:
         shape, data_type = types.static_shape(v), types.dtype(v)
         if shape is None or not data_type:
             return None
-        made += tensor_bytes(data_type, shape)
-    moved = made
-    for v in node.inputs:
-        if v is not None:
-            shape, data_type = types.static_shape(v), types.dtype(v)
-            if shape is None or not data_type:
-                return None
-            moved += tensor_bytes(data_type, shape)
-    return Work(made, max(moved, operations(node)))
+        total += tensor_bytes(data_type, shape)
+    return total
 
 
 Arrays = dict[Value, Array]

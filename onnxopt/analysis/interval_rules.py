@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from onnxopt.analysis.shapes.sizes import axis_of, product, reduced
+from onnxopt.analysis.shapes.sizes import axis_of, product, reduced, registrar
 from onnxopt.analysis.shapes.symbolic import Expr, Floor, Monomial, Size, TooComplex, lowest
 from onnxopt.graph.node import Node
 from onnxopt.operators import of_form
@@ -111,14 +111,7 @@ Interval: TypeAlias = "tuple[int, int]"
 Found: TypeAlias = "Interval | None"
 Rule: TypeAlias = "Callable[[Intervals, Node], Found | Sequence[Found]]"
 RULES: Final[dict[str, Rule]] = {}
-
-
-def _rule(*ops: str) -> Callable[[Rule], Rule]:
-    def add(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, rule))
-        return rule
-
-    return add
+_rule: Final = registrar(RULES)
 
 
 def _pair(*ops: str) -> Callable[[Callable[[Interval, Interval], Found]], None]:
@@ -203,9 +196,8 @@ def _clipped(s: Intervals, n: Node) -> Found:
 
 @_rule("Max", "Min")
 def _extremes(s: Intervals, n: Node) -> Found:
-    found, pick = [s.of(v) for v in n.inputs], max if n.op == "Max" else min
-    known = [f for f in found if f is not None]
-    return (pick(f[0] for f in known), pick(f[1] for f in known)) if known and None not in found else None
+    pick = max if n.op == "Max" else min
+    return s.hull(n.inputs, pick, pick)
 
 
 @_rule("ReduceSum")
@@ -241,25 +233,22 @@ def _extreme_of_axes(s: Intervals, n: Node) -> Found:
 
 @_rule("ArgMax", "ArgMin")
 def _place(s: Intervals, n: Node) -> Found:
-    dims = s.dims(n.input(0))
-    axis = axis_of(n.attr("axis", 0), len(dims or ()))
-    return (0, max((dims[axis] if dims and 0 <= axis < len(dims) else MOST) - 1, 0))
+    return 0, max(s.length(n) - 1, 0)
 
 
 @_rule("TopK")
 def _top(s: Intervals, n: Node) -> list[Found]:
-    dims = s.dims(n.input(0))
-    return [s.of(n.input(0)), (0, max((dims[n.attr("axis", -1)] if dims else MOST) - 1, 0))]
+    return [s.of(n.input(0)), (0, max(s.length(n) - 1, 0))]
 
 
 @_rule("NonZero")
 def _coordinates(s: Intervals, n: Node) -> Found:
-    return 0, max(max(s.dims(n.input(0)) or [MOST]) - 1, 0)
+    return 0, max(s.longest(n.input(0)) - 1, 0)
 
 
 @_rule("NonMaxSuppression")
 def _boxes(s: Intervals, n: Node) -> Found:
-    return 0, max(max([*(s.dims(n.input(0)) or [MOST]), *(s.dims(n.input(1)) or [MOST])]) - 1, 0)
+    return 0, max(s.longest(n.input(0)) - 1, s.longest(n.input(1)) - 1, 0)
 
 
 @_rule("MaxPool")

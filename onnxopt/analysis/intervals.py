@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, TypeAlias
 
 from onnxopt.analysis import types
 from onnxopt.analysis.interval_rules import MOST, RULES, Found, Interval, SizeLimits
@@ -21,6 +21,8 @@ from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import of_form
 from onnxopt.proto.element_types import BY_CODE, BY_NAME, ElementType, element_kind
+
+Pick: TypeAlias = Callable[[Iterable[int]], int]
 
 _TRUTH: Final = (0, 1)
 # Operators with all elements of the first operand in the result.
@@ -96,6 +98,16 @@ class Intervals:
         """Return upper limits of the dims of a value, or None if the rank is unknown."""
         found = self.sizes.shape(value)
         return None if found is None or value is None else [self.high(d, value.graph) for d in found]
+
+    def longest(self, value: Value | None) -> int:
+        """Return an upper limit of the largest dim of a value."""
+        return max(self.dims(value) or [MOST])
+
+    def length(self, node: Node) -> int:
+        """Return an upper limit of the size of the first operand along the `axis` of the node."""
+        dims = self.dims(node.input(0)) or []
+        axis = axis_of(node.attr("axis", 0), len(dims))
+        return dims[axis] if 0 <= axis < len(dims) else MOST
 
     # -- forward -----------------------------------------------------------------------------------------
 
@@ -195,12 +207,10 @@ class Intervals:
             index, least = _SIZES[node.op]
             self._ask(node, index, least, MOST)
         elif node.op in _INDEXED:
-            dims = self.dims(node.input(0))
-            axis = axis_of(node.attr("axis", 0), len(dims or ()))
-            size = dims[axis] if dims is not None and 0 <= axis < len(dims) else MOST
+            size = self.length(node)
             self._ask(node, 1, -size, size - 1)
         elif node.op in _BY_ROWS:
-            size = max(self.dims(node.input(0)) or [MOST])
+            size = self.longest(node.input(0))
             self._ask(node, 1, -size, size - 1)
 
     def _ask_operands(self, node: Node, out: Interval) -> None:
@@ -237,11 +247,14 @@ class Intervals:
 
     # -- operators ---------------------------------------------------------------------------------------
 
-    def hull(self, values: Sequence[Value | None]) -> Found:
-        """Return the smallest interval with the intervals of all values, or None if one is unknown."""
+    def hull(self, values: Sequence[Value | None], low: Pick = min, high: Pick = max) -> Found:
+        """Return the smallest interval with the intervals of all values, or None if one is unknown.
+
+        `low`, `high`: the choice among the ends, for example twice `max` for the interval of a maximum.
+        """
         found = [self.of(v) for v in values if v is not None]
         known = [f for f in found if f is not None]
-        return (min(f[0] for f in known), max(f[1] for f in known)) if known and None not in found else None
+        return (low(f[0] for f in known), high(f[1] for f in known)) if known and None not in found else None
 
 
 def _integers(value: Value | None) -> ElementType | None:

@@ -25,6 +25,7 @@ from onnxopt.analysis.inference import (
     opset_of,
     with_numbers,
 )
+from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, values_read
 from onnxopt.graph.node import Node
@@ -346,5 +347,5 @@ def part_of_shape(node: Node, dims: Shape | None) -> Array | None:
     """Return the sizes listed by a Shape node, or None if any is unknown."""
     if dims is None:
         return None
-    part = dims[node.attr("start", 0) : node.attr("end")]
+    part = dims[listed_by(node)]
     return np.array(part, np.int64) if all(isinstance(d, int) for d in part) else None

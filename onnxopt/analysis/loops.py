@@ -7,12 +7,11 @@ from typing import Final, Self
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.inference import SCAN_OF_AXES
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.model import values_read
 from onnxopt.graph.node import Node, producer
 from onnxopt.operators import PICKS
-
-_SCAN_OF_AXES: Final = 9  # first opset with a Scan without batch and with axes
 
 
 class Recurrence:
@@ -32,7 +31,7 @@ class Recurrence:
         if body is None or body.skipped or node.has_references or node.graph is None:
             return None
         given = max(len(node.inputs), 2) if node.op == "Loop" else len(node.inputs)
-        if node.op != "Loop" and node.graph.opset() < _SCAN_OF_AXES:
+        if node.op != "Loop" and node.graph.opset() < SCAN_OF_AXES:
             return None
         loop = cls(node, given - (2 if node.op == "Loop" else int(node.attr("num_scan_inputs", given))))
         results = len(body.outputs) - loop.first_out

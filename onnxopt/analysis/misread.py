@@ -30,6 +30,7 @@ from typing import Final, TypeAlias
 from onnx import TypeProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import registrar
 from onnxopt.graph.dims import rename_dims
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
@@ -45,14 +46,7 @@ _POOLS_SINCE: Final = 22
 
 Test: TypeAlias = "Callable[[Node, int], bool]"  # of a node and opset
 MISREAD: Final[dict[str, Test]] = {}
-
-
-def _register(*ops: str) -> Callable[[Test], Test]:
-    def add(test: Test) -> Test:
-        MISREAD.update(dict.fromkeys(ops, test))
-        return test
-
-    return add
+_register: Final = registrar(MISREAD)
 
 
 def is_misread(node: Node, opset: int) -> bool:

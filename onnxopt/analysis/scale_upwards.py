@@ -16,7 +16,7 @@ import numpy as np
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import is_read_by_many
 from onnxopt.analysis.linear import before_move, before_split, fits, narrowed, underflows
-from onnxopt.analysis.shapes.sizes import broadcast_shape
+from onnxopt.analysis.shapes.sizes import broadcast_shape, registrar
 from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, LINEAR
@@ -69,6 +69,7 @@ class Edit:
 
 _Rule: TypeAlias = "Callable[[Node, Value, Array, Reach], list[Edit] | None]"
 _RULES: Final[dict[str, _Rule]] = {}
+_rule: Final = registrar(_RULES)
 
 
 class Meeting(NamedTuple):
@@ -159,14 +160,6 @@ def _into_maker(node: Node, value: Value, factor: Array, reach: Reach) -> list[E
     passes = value.index == 0 and len(node.outputs) == 1 and commutes(node, factor)
     before = before_move(node, factor) if passes else None
     return upwards(node.inputs[0], node, before, reach) if before is not None else None
-
-
-def _rule(*ops: str) -> Callable[[_Rule], _Rule]:
-    def add(rule: _Rule) -> _Rule:
-        _RULES.update(dict.fromkeys(ops, rule))
-        return rule
-
-    return add
 
 
 @_rule("Add", "Sub")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from onnxopt.graph.node import Node
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, numpy_dtype
 
-_UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 _MAX_INDEX_BYTES: Final = 1 << 20  # of integers that are computed
 _MOVING: Final = frozenset(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"))
 
@@ -77,6 +76,10 @@ class Carrier:
             self.refuse(node, "the rank of what it reads or makes is unknown")
         return found
 
+    def read_by(self, node: Node) -> dict[int, Carried]:
+        """Return the axis of each operand that follows, by index."""
+        return {i: self.at[v] for i, v in enumerate(node.inputs) if v in self.at}
+
     def has_symbol(self, value: Value | None) -> bool:
         """Return whether elements of a value are sizes that follow."""
         found = self.now.contents.get(value) if value is not None else None
@@ -109,11 +112,9 @@ class Carrier:
             return None
         if dims is not None:
             self.now.dims.setdefault(node.output, dims)
-        try:
-            made = rule(self.now, node)
-        except _UNCOMPUTABLE:
-            return None
-        return made[0] if isinstance(made, list) else made
+        made: Any = self.now.apply(rule, node)
+        content: Array | None = made[0] if isinstance(made, list) else made
+        return content
 
     def evaluate(self, node: Node) -> None:
         """Compute the integers of a node, such as indices of positions, if no operand follows."""

@@ -97,7 +97,7 @@ def _rows(*operands: int, results: int = 1 << 10) -> Rule:
     """Return the rule of an operator whose results have a row for each row (of axis 0) of these operands."""
 
     def rule(c: Carrier, node: Node) -> Results:
-        read = {i: c.at[v] for i, v in enumerate(node.inputs) if v in c.at}
+        read = c.read_by(node)
         c.require(node, read.keys() <= {*operands}, f"what follows {c.name!r} is no batch of this operator")
         c.require(node, not node.attr("training_mode"), _along(c))
         one, *others = {*read.values()}
@@ -163,7 +163,7 @@ def _einsum(c: Carrier, node: Node) -> Results:
     terms, arrow, result = text.partition("->")
     operands = terms.split(",")
     c.require(node, bool(arrow) and "." not in text, "its result is not named by letters")
-    read = {i: c.at[v] for i, v in enumerate(node.inputs) if v in c.at}
+    read = c.read_by(node)
     found = {(operands[i][carried.axis], carried._replace(axis=0)) for i, carried in read.items()}
     c.require(node, len(found) == 1, _TWICE.format(c.name))
     letter, carried = found.pop()
@@ -261,7 +261,7 @@ def _recurrent(c: Carrier, node: Node) -> Results:
     """Return the axis of batch of each result; X, sequence_lens and the states have an axis of batch."""
     batch, every = (0, 0) if node.attr("layout", 0) else (1, 2)
     axes = {0: batch, 4: 0, 5: batch, 6: batch}
-    read = {i: c.at[v] for i, v in enumerate(node.inputs) if v in c.at}
+    read = c.read_by(node)
     c.require(node, all(axes.get(i) == carried.axis for i, carried in read.items()), _along(c))
     (carried, *_) = read.values()
     c.meet(node, axes, carried, broadcasts=False)

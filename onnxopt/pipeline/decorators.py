@@ -218,5 +218,4 @@ def _said(what: Any) -> str:
         return f"the one pass {what.name}"
     if isinstance(what, type):
         return f"the class {what.__name__}"
-    name = type(what).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    return an(type(what).__name__)

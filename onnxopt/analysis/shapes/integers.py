@@ -21,6 +21,7 @@ from onnxopt.analysis.shapes.sizes import (
     listed_by,
     product,
     reduced,
+    registrar,
     where_known,
 )
 from onnxopt.analysis.shapes.symbolic import LARGEST_INTEGERS, Size, differs, divide, fits, is_no_less, quotient
@@ -38,15 +39,8 @@ CARRIED: Final = INTEGERS | {TensorProto.BOOL}
 _MAX_EXACT_QUOTIENT: Final = 1 << 50  # below, a quotient of integers as float64 truncates right
 Rule = Callable[["ShapeData", Node], "Array | list[Array] | None"]
 CONTENTS: Final[dict[str, Rule]] = {}
+_rule: Final = registrar(CONTENTS)
 Part = tuple[Value, list[Size | None]]  # (value, its contents)
-
-
-def _rule(*ops: str) -> Callable[[Rule], Rule]:
-    def add(rule: Rule) -> Rule:
-        CONTENTS.update(dict.fromkeys(ops, rule))
-        return rule
-
-    return add
 
 
 def _computing(*ops: str) -> Callable[[Callable[[ShapeData, Node], Array | None]], None]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _VALUES: Final = 64  # values examined
 Dims = tuple[Size, ...]
 Found = tuple[Size | None, ...]  # None: an unknown dim
+F = TypeVar("F")
 ShapeRule = Callable[["ShapeData", Node], "Found | list[Found | None] | None"]
 SHAPE_RULES: Final[dict[str, ShapeRule]] = {}
 
@@ -28,14 +29,21 @@ class Unknown(ArithmeticError):
     """A size or element read by a rule is unknown, and so is the result."""
 
 
-def shape_rule(*ops: str) -> Callable[[ShapeRule], ShapeRule]:
-    """Register a rule: (known sizes, node) to the dims of the output, or to a list with the dims of each output."""
+def registrar(table: dict[str, F]) -> Callable[..., Callable[[F], F]]:
+    """Return a decorator with operators as arguments that enters a function into `table`, under each operator."""
 
-    def add(rule: ShapeRule) -> ShapeRule:
-        SHAPE_RULES.update(dict.fromkeys(ops, rule))
-        return rule
+    def register(*ops: str) -> Callable[[F], F]:
+        def add(function: F) -> F:
+            table.update(dict.fromkeys(ops, function))
+            return function
 
-    return add
+        return add
+
+    return register
+
+
+# Registers a rule: (known sizes, node) to the dims of the output, or to a list with the dims of each output.
+shape_rule: Final = registrar(SHAPE_RULES)
 
 
 def elementwise(function: Callable[..., Any], *arrays: Array) -> Array:

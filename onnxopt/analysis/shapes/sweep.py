@@ -230,7 +230,7 @@ class ShapeData:
                 break
         rule = SHAPE_RULES.get(op)
         if rule is not None and not (node.domain and _is_function(node)):
-            found = self._ask(rule, node)
+            found = self.apply(rule, node)
             for v, dims in zip(outputs, found if isinstance(found, list) else (found,)):
                 if v is not None and dims is not None:
                     self.learn(v, dims)
@@ -238,7 +238,8 @@ class ShapeData:
         if data is not None and outputs:
             self._visit_data(node, op, data)
 
-    def _ask(self, rule: Callable[[ShapeData, Node], T | None], node: Node) -> T | None:
+    def apply(self, rule: Callable[[ShapeData, Node], T | None], node: Node) -> T | None:
+        """Return the result of a rule; None where a size is unknown, too complex, or a run-time error."""
         try:
             return rule(self, node)
         except _UNCOMPUTABLE:
@@ -248,7 +249,7 @@ class ShapeData:
         first = node.outputs[0]
         if first is None or (op != "Shape" and types.dtype(first) not in CARRIED):
             return
-        found = self._ask(rule, node)
+        found = self.apply(rule, node)
         for v, content in zip(node.outputs, found if isinstance(found, list) else (found,)):
             if v is not None and content is not None and content.size <= SMALL:
                 self.contents[v] = content
