@@ -22,8 +22,7 @@ _BY_OPERANDS: Final = ("Attention", "Einsum", "NonZero", "PRelu")
 
 
 class Functions(dict[tuple[str, str], FunctionProto]):
-    """Copies of a model's functions without declared shapes, misread nodes and large constants, by qualified name and
-    overload.
+    """Functions by qualified name and overload: copies without declared shapes, misread nodes and large constants.
 
     `keeps_cut_symbols`: whether onnx may take the length of a cut for the length in front of it.
     """
@@ -43,8 +42,9 @@ class Functions(dict[tuple[str, str], FunctionProto]):
 
 
 def _hide_misread(node: Node, proto: NodeProto) -> None:
-    """Make misread nodes unknown operators, also in bodies; and Loops that carry sequences or optionals, whose elements
-    onnx takes to keep their first shape."""
+    """Make misread nodes unknown operators, also in bodies; and Loops with states that are sequences or optionals.
+
+    onnx assumes that the elements of these states keep their first shape."""
     if node.op in _BY_OPERANDS or is_misread(node, node.scope.opset()):
         proto.op_type = ""
     for a in proto.attribute if node.op == "Constant" else ():

@@ -213,8 +213,7 @@ def is_repeated(array: Array) -> bool:
 
 
 def one_element(array: Array) -> Array | None:
-    """Return the element (rank 0) bitwise equal to all elements of `array`; None if elements differ, and for
-    objects."""
+    """Return the element (rank 0) with the bits of all elements of `array`; None if they differ, and for objects."""
     held = distinct(array)
     if not held.size or element_kind(held) == "S":
         return None

@@ -188,8 +188,7 @@ def _recurrent(node: Node, size: _Size) -> int:
 
 @_products(Attention=0)
 def _attention(node: Node, size: _Size) -> int:
-    """Return MACs of the scores and of their product with the values (Attention-23: [batch, heads, length, size] or
-    3-D)."""
+    """Return MACs of scores and of their product with values (Attention-23: 3-D or [batch, heads, length, size])."""
     q, k, v = (size.shape(node.input(i), 3) for i in range(3))
     past = node.input(4)
     length = k[-2] + (size.shape(past, 4)[2] if past is not None else 0)

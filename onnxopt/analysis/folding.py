@@ -19,7 +19,7 @@ from onnxopt.proto.messages import Array, attribute_bytes, element_type, numpy_d
 # -- equal calls -----------------------------------------------------------------------------------------------
 
 
-class Once:
+class KernelCache:
     """Cache of kernel results for equal calls on the same values, and of their copies for the model."""
 
     def __init__(self) -> None:

@@ -27,17 +27,17 @@ from onnxopt.worker.service import Declined, Sandbox
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkBound:
     """`bytes` of the results; `operations`: scalar operations, or bytes read and written if these are more."""
 
     bytes: int
     operations: int
 
 
-def work(node: Node) -> Work | None:
+def work(node: Node) -> WorkBound | None:
     """Return an upper bound of the work of a node; None if a size is unknown."""
     made, read = _bytes(node.results), _bytes(node.operands)
-    return None if made is None or read is None else Work(made, max(made + read, operations(node)))
+    return None if made is None or read is None else WorkBound(made, max(made + read, operations(node)))
 
 
 def _bytes(values: Iterable[Value]) -> int | None:

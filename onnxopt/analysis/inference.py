@@ -41,8 +41,7 @@ def opset_of(node: Node) -> int:
 
 
 def inferred(node: Node, given: Mapping[Value, Known] = NOTHING) -> dict[Value, Known] | None:
-    """Return the inferred types of a node's results, with `given` replacing known facts; None if inference rejects the
-    node."""
+    """Return the inferred types of results; None if inference rejects the node. `given` replaces known facts."""
     if node.op == "If" and node.bodies:
         return joined(node, given, has_to_agree(node))
     if node.op in ("Loop", "Scan") and node.bodies:

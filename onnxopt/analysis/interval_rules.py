@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from onnxopt.analysis.shapes.sizes import axis_of, product, reduced, registrar
-from onnxopt.analysis.shapes.symbolic import Expr, Floor, Monomial, Size, TooComplex, lowest
+from onnxopt.analysis.shapes.symbolic import Expr, Floor, Monomial, Size, TooComplex, lower_bound
 from onnxopt.graph.node import Node
 from onnxopt.operators import of_form
 from onnxopt.proto.element_types import element_kind
@@ -226,7 +226,7 @@ def _extreme_of_axes(s: Intervals, n: Node) -> Found:
     """Interval of a maximum or minimum, if no reduced dim can be 0: an empty one is a limit of the type."""
     dims = s.sizes.shape(n.input(0))
     axes = reduced(s.sizes, n, len(dims)) if dims is not None else None
-    if dims is None or axes is None or any(not (lowest(dims[a], s.sizes.least) or 0) for a in axes):
+    if dims is None or axes is None or any(not (lower_bound(dims[a], s.sizes.minima) or 0) for a in axes):
         return None
     return s.of(n.input(0))
 

@@ -28,8 +28,7 @@ _FIRST: Final = 1024  # elements checked first; mostly enough to exclude underfl
 
 
 def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
-    """Whether rounding `wide` to `narrow` has an error above a few eps of the largest element; with `each`, of the
-    element.
+    """Whether rounding `wide` to `narrow` errs by more than a few eps of the largest element; with `each`, of each.
 
     Normal numbers have an error of half an eps at most, so only tensors that are small throughout underflow. In others,
     zero or subnormal elements are negligible in sums of products, and common in half precision, whose normal numbers
@@ -108,8 +107,7 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
 
 
 def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:
-    """Return operands whose product, rounded once, equals the float64 product: two float32 multiply exactly in
-    48 bits."""
+    """Return operands whose product, rounded once, is the float64 product: two float32 multiply exactly in 48 bits."""
     if w.dtype == np.float32:
         narrow = a.astype(np.float32, copy=False)
         if narrow is a or holds(narrow == a):
@@ -126,8 +124,7 @@ def scale_inputs(node: Node, w: Array, a: Array) -> Array:
 
 
 def sum_over_inputs(node: Node, w: Array, c: Array) -> Array:
-    """Return the contribution of a constant `c` per input channel to each output channel of a Conv (group 1) or Gemm;
-    float64.
+    """Return the float64 term in each output channel of a Conv (group 1) or Gemm for a constant `c` per input channel.
 
     Not finite if a weight is infinite, even with c = 0: the sign of the whole input x + c decides then.
     """
@@ -179,8 +176,7 @@ def unpadded(node: Node) -> bool:
 def batch_norm_affine(
     scale: Array, shift: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, Array] | None:
-    """Return (a, c) with BatchNormalization (inference) = a x + c, per channel, float64; None unless var + eps is
-    positive."""
+    """Return (a, c) per channel, float64, with BatchNormalization(x) = a x + c; None unless var + eps is positive."""
     variance = var.astype(np.float64) + epsilon
     a = scale / np.sqrt(variance)
     if not is_finite(a) and not holds(variance > 0):  # otherwise root and quotient are not finite

@@ -173,7 +173,7 @@ def _is_rejected(node: Node, made: Mapping[Value, Known] | None, known: Mapping[
         if made is not None or any(content(v, known) is None for v in node.operands):
             return False
     if made is None:  # a node rejected with any operands is not the fault of a change
-        return made_of(node, {v: of_any_shape(v) for v in values_read(node) if not v.constant}) is not None
+        return made_of(node, {v: type_alone(v) for v in values_read(node) if not v.constant}) is not None
     return is_misled(node, known)
 
 
@@ -339,7 +339,7 @@ def known_constant(given: Array | Value) -> Known:
     return tensor_type_proto(kind, dims), array_to_tensor(array, "")
 
 
-def of_any_shape(value: Value) -> Known:
+def type_alone(value: Value) -> Known:
     return tensor_type_proto(types.dtype(value), None), None
 
 

@@ -15,8 +15,7 @@ from onnxopt.operators import PICKS
 
 
 class Recurrence:
-    """A Loop or Scan. Body operands start with `first_in` non-states, body results with `first_out`, before the
-    states."""
+    """A Loop or Scan. The states of the body begin at operand `first_in` and at result `first_out`."""
 
     def __init__(self, node: Node, states: int) -> None:
         self.node = node
@@ -85,7 +84,7 @@ _MAX_TERMS: Final = 8  # terms of a conjunction
 _MAX_STEPS: Final = 16  # steps from a Shape to a number
 
 
-def counts(loop: Recurrence, i: int) -> bool:
+def is_counter(loop: Recurrence, i: int) -> bool:
     """Whether state `i` counts 0, 1, 2, … as a scalar, like the iteration number."""
     given, step = loop.node.input(2 + i), loop.body.outputs[1 + i].producer
     if given is None or not is_number(given, 0) or step is None or step.graph is not loop.body or step.op != "Add":
@@ -105,8 +104,12 @@ def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
     number, limit, most = source(count), source(given), source(most)
     if not _is_no_more(most, limit) or not _is_exact(given, limit):
         return False
-    counters = [loop.body.inputs[0], *(loop.body.inputs[2 + i] for i in range(loop.states) if counts(loop, i))]
-    return number in counters or _is_next(loop, number)
+    return number in _counters(loop) or _is_next(loop, number)
+
+
+def _counters(loop: Recurrence) -> list[Value]:
+    """Return the iteration number of the body, and the states that equal it."""
+    return [loop.body.inputs[0], *(loop.body.inputs[2 + i] for i in range(loop.states) if is_counter(loop, i))]
 
 
 def limit_of_trips(loop: Recurrence) -> Value | None:
@@ -131,8 +134,7 @@ def _is_next(loop: Recurrence, value: Value) -> bool:
     step = value.producer
     if step is None or step.op != "Add" or step.graph is not loop.body:
         return False
-    states = [loop.body.inputs[2 + i] for i in range(loop.states) if counts(loop, i)]
-    return _other(step, loop.body.inputs[0], *states) is not None
+    return _other(step, *_counters(loop)) is not None
 
 
 def starts_below(loop: Recurrence, limit: Value) -> bool:

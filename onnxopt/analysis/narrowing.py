@@ -130,8 +130,7 @@ def _is_variadic(formals: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Narrowed:
-    """A weight in the narrow type; `why`: reason to leave it wide. `masks`: holds a number for infinity beyond the
-    type's range."""
+    """A weight in the narrow type; `why`: reason to stay wide. `masks`: holds a number for infinity out of range."""
 
     array: Array
     why: str = ""

@@ -38,7 +38,7 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a run (see `analysis.flops` and `analysis.memory`); `inexact`: number of nodes of unknown size.
+    """The work of a run (see `analysis.cost`); `inexact`: number of nodes of unknown size.
 
     `macs_by_operator`, `flops_by_operator` and `nodes` are sorted, largest first.
     """

@@ -121,7 +121,7 @@ class Found:
     text: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the data of `onnxopt find --format json`."""
+        """Return the data of `onnxopt find --format json`."""
         return {name: value for name, value in asdict(self).items() if name != "text"}
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ IN_MEMORY = "ModelProto"  # how messages call a model without a file
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yields a folder, removed at the end of the block; errors raised in the block do not name the folder."""
+    """Yield a folder, removed at the end of the block; errors raised in the block do not name the folder."""
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as name:
         try:
             yield Path(name)
@@ -33,7 +33,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def model_file(model: AnyModel) -> Iterator[Path]:
-    """Yields the path of a model: the given path, or a temporary file of a ModelProto.
+    """Yield the path of a model: the given path, or a temporary file of a ModelProto.
 
     Raises UsageError for other arguments.
     """
@@ -50,13 +50,13 @@ def model_file(model: AnyModel) -> Iterator[Path]:
 
 
 def name_of(file: Path) -> str:
-    """Returns the user's name for a model with a file from `model_file`."""
+    """Return the user's name for a model with a file from `model_file`."""
     return IN_MEMORY if file.name == IN_MEMORY else str(file)
 
 
 @contextmanager
 def input_files(given: Mapping[str, Any], setting: str) -> Iterator[dict[str, str]]:
-    """Yields a .npy file for each input: given paths, or temporary files of arrays.
+    """Yield a .npy file for each input: given paths, or temporary files of arrays.
 
     Raises UsageError, naming `setting`, for other values.
     """
@@ -143,7 +143,7 @@ _MEANT: Final = {
 
 
 def refuse(called: str, wrong: Iterable[str], known: Collection[str]) -> None:
-    """Raises TypeError for keywords `wrong` that the function `called` does not have, with the equivalents."""
+    """Raise TypeError for keywords `wrong` that the function `called` does not have, with the equivalents."""
     for name in wrong:
         if name not in known:
             meant = _MEANT.get(name) or nearest(name, known, f"help(onnxopt.{called}) lists those that there are")

@@ -204,5 +204,5 @@ def optimize(
 
 
 def optimize_file(source: AnyModel, destination: str | os.PathLike[str], **settings: Any) -> Report:
-    """`optimize` with a path for the result; returns the report."""
+    """Optimize into a file, with the settings of `optimize`, and return the report."""
     return optimize(source, file_path(destination), **settings).report

@@ -44,8 +44,7 @@ def report(
     progress: Callable[[str], None] = lambda name: None,
     **settings: Any,
 ) -> Page:
-    """Returns an HTML page about the changes from a model to the optimized `result`, or about the model alone; the page
-    is written to `output`.
+    """Return an HTML page about the changes from a model to `result`, or about the model; `output`: file to write.
 
     The changes of each pass are read from `record`, a file of `onnxopt optimize --report`, or from a repeated
     optimization: give the `settings` of the first. `verify`: compare both models, with these `custom_op_libraries`.
@@ -83,7 +82,7 @@ def diff(
     *,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Page:
-    """Returns an HTML page about the differences of any two models.
+    """Return an HTML page about the differences of any two models.
 
     The page has operators, inputs and outputs, weights and both graphs, and is written to `output`. The models are not
     run. Raises ModelError and WriteError.
@@ -99,7 +98,7 @@ def diff(
 def _opened(
     models: Sequence[AnyModel], output: str | os.PathLike[str] | None, record: str | os.PathLike[str] | None = None
 ) -> Iterator[tuple[list[Path], Staged | None]]:
-    """Yields the files of models, and the place of the page, if there is one. Errors name the models."""
+    """Yield the files of models, and the place of the page, if there is one. Errors name the models."""
     with ExitStack() as stack:
         files = [stack.enter_context(model_file(model)) for model in models]
         staged = None
@@ -122,7 +121,7 @@ def _page(
     doubts: Sequence[str] = (),
     times: bool = True,
 ) -> Page:
-    """Returns the page with this data, and writes the page to `staged`."""
+    """Return the page with this data, and writes the page to `staged`."""
     from onnxopt import __version__
     from onnxopt.reporting.html import page
 

@@ -54,7 +54,7 @@ OF_A_RESULT: Final = SETTINGS | _OF_A_FILE
 
 
 def make_options(**settings: Any) -> OptimizeOptions:
-    """Returns the options of `OF_A_RESULT`; loads the plugins, and warns of passes for other targets.
+    """Return the options of `OF_A_RESULT`; loads the plugins, and warns of passes for other targets.
 
     Raises UsageError for an invalid setting.
     """

@@ -97,7 +97,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Known:
+class CachedResult:
     """A cached result, copied."""
 
     model: Path  # model file, with its data beside
@@ -157,7 +157,7 @@ class Cache:
         }
         return Key(hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest(), bool(beside), watch)
 
-    def get(self, key: Key, into: Path) -> Known | None:
+    def get(self, key: Key, into: Path) -> CachedResult | None:
         """Return the entry with files copied `into` a folder; None if absent or invalid."""
         if self._secret is None:
             return None
@@ -171,7 +171,7 @@ class Cache:
                     raise _Refused
             if record["model"] not in record["files"]:
                 raise _Refused
-            return Known(into / record["model"], dict(record["report"]), int(record["code"]))
+            return CachedResult(into / record["model"], dict(record["report"]), int(record["code"]))
         except FileNotFoundError:
             return None
         except (_Refused, OSError, ValueError, KeyError, TypeError, AttributeError):

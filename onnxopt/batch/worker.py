@@ -33,7 +33,7 @@ def main() -> None:
     jobs, judge = _Jobs(), Spare()
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # output of plugins must not enter the answers
-        tell = _Telling(target)
+        tell = _Messages(target)
         try:
             last = False
             while not last and (job := jobs.next()) is not None:
@@ -50,7 +50,7 @@ def main() -> None:
     os._exit(0)  # skips freeing the graph object by object
 
 
-class _Telling:
+class _Messages:
     """Messages to the parent. Phases change within milliseconds, and only legible ones are sent."""
 
     def __init__(self, target: IO[bytes]) -> None:

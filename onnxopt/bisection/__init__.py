@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from onnxopt.analysis.submodel import submodel
-from onnxopt.bisection.trials import Run, Trials, explain, goes_wrong, made, narrowings, suspected
+from onnxopt.bisection.trials import TrialRun, Trials, explain, goes_wrong, made, narrowings, suspected
 from onnxopt.errors import OnnxOptError, UsageError
 from onnxopt.graph.node import Node
 from onnxopt.io import from_proto, save
@@ -53,8 +53,7 @@ _RINGS = 6  # steps by which a submodel grows around the match
 
 @dataclass
 class Finding:
-    """The faulty rewrite found by `bisect`. `pass_run`: number of the pass run, from 1. `rewrite`: number of the
-    rewrite in the pipeline.
+    """The faulty rewrite found by `bisect`. `pass_run`, `rewrite`: numbers of pass run and rewrite, from 1.
 
     `rule`: empty for a pass without rules. `match`: a line for each node, before the rewrite. `site`: excludes exactly
     this rewrite. `match` and `site` are empty for a pass that does not record its places. `submodel`: the smallest part
@@ -238,7 +237,7 @@ def _at_places(trials: Trials, places: Sequence[Place], entries: Sequence[Entry]
     return None
 
 
-def _among_all(trials: Trials, whole: Run, tell: Tell) -> tuple[int, int | None]:
+def _among_all(trials: Trials, whole: TrialRun, tell: Tell) -> tuple[int, int | None]:
     """Return (first run of a pass with a wrong result, its first rewrite with a wrong result or None)."""
 
     def wrong(runs: int, rewrites: int | None = None) -> bool:

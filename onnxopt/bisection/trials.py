@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.records import Place, Side
 
 
-class Run(Instrument):
+class TrialRun(Instrument):
     """A run of a pipeline, stopped after a number of runs of passes.
 
     `model`: the result. `texts`: the passes that ran. `taken`: the rewrites before each. `rewrites`: all of them.
@@ -73,14 +73,16 @@ class Trials:
         self._started = False
         self._folder = tempfile.TemporaryDirectory()
 
-    def run(self, runs: int | None = None, rewrites: int | None = None, watch: Sequence[Instrument] = ()) -> Run:
+    def run(self, runs: int | None = None, rewrites: int | None = None, watch: Sequence[Instrument] = ()) -> TrialRun:
         """Run the pipeline up to `runs` runs of passes and `rewrites` rewrites."""
         options = self.options if rewrites is None else dataclasses.replace(self.options, max_rewrites=rewrites)
-        done = Run(runs, self.options.load_converted(self.source))
+        done = TrialRun(runs, self.options.load_converted(self.source))
         execute(options.passes(), done.model, options.context([done, *watch]))
         return done
 
-    def verdict(self, runs: int | None = None, rewrites: int | None = None, done: Run | None = None) -> Verification:
+    def verdict(
+        self, runs: int | None = None, rewrites: int | None = None, done: TrialRun | None = None
+    ) -> Verification:
         """Return the verdict on a run's result. `done`: the run, if available.
 
         Raises ModelError if nothing was verified.
@@ -96,7 +98,7 @@ class Trials:
             original, override = self.options.load_specialised(self.source), not self.options.freeze_initializers
             self._verifier.describe(original.proto, original.data_of, override=override)
 
-    def _verify(self, done: Run) -> Verification:
+    def _verify(self, done: TrialRun) -> Verification:
         self.start()
         path = Path(self._folder.name) / "trial.onnx"
         save(done.model, path)

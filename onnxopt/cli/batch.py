@@ -14,7 +14,7 @@ from onnxopt.batch.local import run_locally
 from onnxopt.batch.places import destinations, refuse_shared
 from onnxopt.batch.run import run
 from onnxopt.cli.files import json_text, write_bytes
-from onnxopt.cli.say import Telling, say, say_all, say_command, say_error
+from onnxopt.cli.say import OutputSettings, say, say_all, say_command, say_error
 from onnxopt.cli.stats import changes_markdown, show_changes
 from onnxopt.errors import OnnxOptError, UsageError, few, noted
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def places(models: Sequence[str], out_dir: str | None, in_place: bool, check: bool) -> list[tuple[str, str]]:
-    """Returns (source, destination) of each job. Raises UsageError for contradictory destinations."""
+    """Return (source, destination) of each job. Raises UsageError for contradictory destinations."""
     if sum((out_dir is not None, in_place, check)) > 1:
         raise UsageError("--out-dir, --in-place and --check exclude each other", "leave all but one out")
     if "-" in models:
@@ -42,7 +42,7 @@ def places(models: Sequence[str], out_dir: str | None, in_place: bool, check: bo
     return pairs
 
 
-def judge(budgets: Sequence[Budget], outcomes: Sequence[Outcome]) -> None:
+def mark_over_budget(budgets: Sequence[Budget], outcomes: Sequence[Outcome]) -> None:
     """Mark outcomes above a budget as failed."""
     for outcome in outcomes:
         if outcome.report is None or outcome.code not in (0, 3):
@@ -53,22 +53,22 @@ def judge(budgets: Sequence[Budget], outcomes: Sequence[Outcome]) -> None:
             outcome.hint = "the result is there; the budget is --fail-if, or fail-if in the project's file"
 
 
-def tell(telling: Telling, outcomes: Sequence[Outcome]) -> None:
-    """Files and annotations for build systems, and JSON on stdout."""
+def publish(output: OutputSettings, outcomes: Sequence[Outcome]) -> None:
+    """Write files and annotations for build systems, and JSON to stdout."""
     from onnxopt.reporting.batch import junit, workflow_commands
 
     records = [o.to_dict() for o in outcomes]
     document = {"models": records, "exit_code": worst_code(o.code for o in outcomes)}
-    if telling.junit is not None:
-        write_bytes(telling.junit, junit(records))
-    if telling.report is not None:
-        write_bytes(telling.report, json_text(document).encode())
+    if output.junit is not None:
+        write_bytes(output.junit, junit(records))
+    if output.report is not None:
+        write_bytes(output.report, json_text(document).encode())
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         _append_summary(summary, records)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for text in workflow_commands(records):
-            say_command(text, err=telling.data_on_stdout or telling.form == "json")
-    if telling.form == "json":
+            say_command(text, err=output.data_on_stdout or output.form == "json")
+    if output.form == "json":
         say_all(json_text(document))
 
 
@@ -83,25 +83,25 @@ def _append_summary(file: str, records: list[dict[str, Any]]) -> None:
 
 
 def optimize_many(
-    jobs: Sequence[Job], processes: int, executor: str, telling: Telling, instruments: Sequence[Instrument]
+    jobs: Sequence[Job], processes: int, executor: str, output: OutputSettings, instruments: Sequence[Instrument]
 ) -> int:
     """Run the jobs and print the outcomes; returns the exit code of the whole run."""
     from onnxopt.reporting.progress import Board
 
-    shown, finished = telling.form == "text" and not telling.quiet, 0
+    shown, finished = output.form == "text" and not output.quiet, 0
     at_work: dict[str, str] = {}
     try:
-        with Board(len(jobs), enabled=not telling.quiet) as board:
+        with Board(len(jobs), enabled=not output.quiet) as board:
 
             def done(outcome: Outcome) -> None:
                 nonlocal finished
                 finished += 1
                 at_work.pop(outcome.source, None)
-                judge(telling.budgets, [outcome])
+                mark_over_budget(output.budgets, [outcome])
                 board.done(outcome.source)
                 if shown and not sys.stdout.isatty():
-                    _say(outcome, telling.verbose)
-                    if telling.stats and outcome.report is not None:
+                    _say(outcome, output.verbose)
+                    if output.stats and outcome.report is not None:
                         show_changes(outcome.report)
 
             def phase(source: str, name: str) -> None:
@@ -116,22 +116,22 @@ def optimize_many(
         hint = f"{finished} of {len(jobs)} models were finished before, and stay" if finished else "nothing was written"
         hint = hint if executor == "local" else "what runs on the cluster already is finished there"
         raise _Interrupted(f"interrupted {where}".rstrip(), hint) from None
-    if shown and telling.stats and sys.stdout.isatty():
+    if shown and output.stats and sys.stdout.isatty():
         for outcome in outcomes:
             show_changes(outcome.report or {})
     if shown:
-        _conclude(outcomes, telling.verbose)
-    return _finish(outcomes, telling)
+        _conclude(outcomes, output.verbose)
+    return _finish(outcomes, output)
 
 
-def _finish(outcomes: Sequence[Outcome], telling: Telling) -> int:
+def _finish(outcomes: Sequence[Outcome], output: OutputSettings) -> int:
     """Print warnings and errors, and write files for build systems; returns the exit code of the whole run."""
     for note in dict.fromkeys(note for outcome in outcomes for note in outcome.notes):
         say(f"warning: {note}", err=True)
     for outcome in outcomes:
-        if outcome.code and (outcome.message or outcome.hint) and telling.form == "text":
+        if outcome.code and (outcome.message or outcome.hint) and output.form == "text":
             say_error(outcome.message or outcome.source, outcome.hint)
-    tell(telling, outcomes)
+    publish(output, outcomes)
     return worst_code(o.code for o in outcomes)
 
 
@@ -198,7 +198,7 @@ def _run(
 
 
 def finish_single(
-    telling: Telling, called: tuple[str, str], report: Report | None, failure: OnnxOptError | None, code: int = 0
+    output: OutputSettings, called: tuple[str, str], report: Report | None, failure: OnnxOptError | None, code: int = 0
 ) -> int:
     """Report a run of IN OUT to build systems; returns the exit code, with budgets. `report`: None if it failed."""
     outcome = Outcome(*called, "optimized", code)
@@ -208,8 +208,8 @@ def finish_single(
     if failure is not None:
         outcome.status, outcome.code = "failed", failure.exit_code
         outcome.message, outcome.hint = failure.message, failure.hint
-    judge(telling.budgets, [outcome])
-    tell(telling, [outcome])
+    mark_over_budget(output.budgets, [outcome])
+    publish(output, [outcome])
     if failure is None and outcome.code == 1:
         say_error(outcome.message, outcome.hint)
     return outcome.code

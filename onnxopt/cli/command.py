@@ -99,14 +99,14 @@ def _defaults(ctx: click.Context, file: Path, settings: dict[str, Any], trusted:
 
 
 def acts(name: str, value: Any = None) -> str:
-    """Returns the effect of a setting beyond a choice; empty for a choice."""
+    """Return the effect of a setting beyond a choice; empty for a choice."""
     if name == "pipeline" and isinstance(value, str) and value.startswith("@"):
         return ACTS["input"]
     return "" if name in CHOOSES else ACTS.get(name, "acts")
 
 
 def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str) -> Any:
-    """Returns the value in the form of the command line. Raises UsageError for a wrong type."""
+    """Return the value in the form of the command line. Raises UsageError for a wrong type."""
     assert isinstance(param, click.Option)
     if param.name == "config" and isinstance(value, dict):
         value = [f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in value.items()]
@@ -125,7 +125,7 @@ def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str)
 
 
 def _kinds(param: click.Option) -> tuple[tuple[type, ...], str]:
-    """Returns (TOML types, in words) accepted by an option."""
+    """Return (TOML types, in words) accepted by an option."""
     if param.is_flag:
         return (bool,), "true or false"
     if isinstance(param.type, click.types.IntParamType):
@@ -142,7 +142,7 @@ def _by_flag(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _settings(ctx: click.Context) -> dict[str, click.Parameter]:
-    """Returns the settings allowed in a project file: the options of `optimize`."""
+    """Return the settings allowed in a project file: the options of `optimize`."""
     commands = ctx.find_root().command
     command = commands.get_command(ctx, "optimize") if isinstance(commands, click.Group) else None
     return _by_flag(command or ctx.command)
@@ -153,7 +153,7 @@ _MAX_DOTS: Final = 256  # dots of a line: what reads it takes a time that grows 
 
 
 def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[str, Any]]:
-    """Returns (file, settings) of the named file, or of the nearest file found.
+    """Return (file, settings) of the named file, or of the nearest file found.
 
     Raises UsageError for invalid TOML.
     """
@@ -170,7 +170,7 @@ def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[s
 
 
 def _settings_in(file: Path) -> dict[str, Any]:
-    """Returns the onnxopt table of a `pyproject.toml`, or the whole of an `onnxopt.toml`. Raises UsageError."""
+    """Return the onnxopt table of a `pyproject.toml`, or the whole of an `onnxopt.toml`. Raises UsageError."""
     import tomllib
 
     data = _bytes(file)
@@ -190,7 +190,7 @@ def _settings_in(file: Path) -> dict[str, Any]:
 
 
 def _bytes(file: Path) -> bytes:
-    """Returns the contents, up to a byte above the limit."""
+    """Return the contents, up to a byte above the limit."""
     try:
         with file.open("rb") as f:
             return f.read(_MAX_FILE_BYTES + 1)

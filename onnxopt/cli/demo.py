@@ -55,7 +55,7 @@ def demo(context: click.Context, out_dir: Path) -> None:
 
 
 def network() -> ModelProto:
-    """The model, the same at each call."""
+    """Return the model, the same at each call."""
     import numpy as np
     from onnx import parser
 
@@ -76,7 +76,7 @@ def network() -> ModelProto:
 
 
 def _refuse_taken(source: Path, destination: Path, data: bytes) -> None:
-    """Raises WriteError if a file exists that no earlier demo wrote."""
+    """Raise WriteError if a file exists that no earlier demo wrote."""
     if source.is_file() and source.read_bytes() == data:
         return
     for file in (source, destination):

@@ -41,7 +41,7 @@ def explain(name: str, plugins: tuple[str, ...]) -> None:
 
 
 def page(cls: type[Pass]) -> Iterator[str]:
-    """The manual page, line by line."""
+    """Yield the lines of the manual page of a pass."""
     from onnxopt.pipeline import origin
     from onnxopt.pipeline.sequence import value_text
     from onnxopt.pipeline.settings import options_of
@@ -81,7 +81,7 @@ def page(cls: type[Pass]) -> Iterator[str]:
 
 
 def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
-    """Returns the manual page of a rule."""
+    """Yield the manual page of a rule."""
     from onnxopt.rewriting import text
 
     yield f"{rule.name}: rule of the pass {cls.info.name}, {_when(cls)}"

@@ -17,7 +17,7 @@ _STAYS: Final = "what was written before stays"
 
 
 def json_text(data: Any) -> str:
-    """Returns JSON for all readers: infinity and NaN are null."""
+    """Return JSON for all readers: infinity and NaN are null."""
     import json
 
     text = json.dumps(_finite(data), indent=2, allow_nan=False)
@@ -33,7 +33,7 @@ def _finite(data: Any) -> Any:
 
 
 def refuse_models(files: Iterable[Path | None], models: Iterable[str | Path]) -> None:
-    """Raises WriteError if a file to be written is a model of the run, or its data file."""
+    """Raise WriteError if a file to be written is a model of the run, or its data file."""
     models = list(models)
     places = {os.path.realpath(model) for model in models}
     for file in files:
@@ -54,7 +54,7 @@ def _refuse_data(file: Path, models: Iterable[str | Path]) -> None:
 
 
 def refuse_unwritable(files: Iterable[Path | None]) -> None:
-    """Raises WriteError for a file that cannot be written, as far as known before the run."""
+    """Raise WriteError for a file that cannot be written, as far as known before the run."""
     for file in files:
         if file is None:
             continue
@@ -66,13 +66,13 @@ def refuse_unwritable(files: Iterable[Path | None]) -> None:
 
 
 def refuse_missing_folder(word: str, hint: str) -> None:
-    """Raises UsageError for a missing folder: `new/` is no name for a file."""
+    """Raise UsageError for a missing folder: `new/` is no name for a file."""
     if word.endswith(("/", os.sep)) and not os.path.isdir(word):
         raise UsageError(f"{word} is a folder that is not there", hint)
 
 
 def refuse_swapped(model: Path, word: str, command: str) -> None:
-    """Raises UsageError if the first argument is no file, and the second argument is a model."""
+    """Raise UsageError if the first argument is no file, and the second argument is a model."""
     from shlex import quote
 
     if not model.exists() and os.path.isfile(word):
@@ -81,7 +81,7 @@ def refuse_swapped(model: Path, word: str, command: str) -> None:
 
 
 def named_text(word: str, what: str) -> str:
-    """Returns `word`, or the text of the file for `@FILE`. `what`: the expected contents. Raises UsageError."""
+    """Return `word`, or the text of the file for `@FILE`. `what`: the expected contents. Raises UsageError."""
     if not word.startswith("@"):
         return word
     try:
@@ -110,7 +110,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _is_only_written_to(path: Path) -> bool:
-    """Returns whether the path cannot be replaced by a rename.
+    """Return whether the path cannot be replaced by a rename.
 
     /dev/stdout may be a file in use by another program.
     """
@@ -123,7 +123,7 @@ def _is_only_written_to(path: Path) -> bool:
 
 @contextmanager
 def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
-    """Files for a source and a destination, of which either may be `-`.
+    """Yield files for a source and a destination; either may be `-`.
 
     The result is written to stdout at the end of the block, unless an error was raised. A result with external data is
     refused. Raises ModelError and UsageError.

@@ -101,7 +101,7 @@ class _Commands(click.Group):
 
 
 def _refuse_empty(command: click.Command, arguments: list[str]) -> None:
-    """Raises UsageError for an empty path or suffix; options for text may be empty."""
+    """Raise UsageError for an empty path or suffix; options for text may be empty."""
     options = {name: p for p in command.params if isinstance(p, click.Option) for name in p.opts}
     for before, word in pairwise(("", *arguments)):
         name, equals, value = word.partition("=")
@@ -202,7 +202,7 @@ def _handle_signals() -> None:
 
 
 def _unexpected(e: Exception) -> tuple[str, str, int]:
-    """Returns message, hint and exit code of an exception that is no error of onnxopt."""
+    """Return message, hint and exit code of an exception that is no error of onnxopt."""
     if isinstance(e, OSError) and _is_of_stdout(e):
         return f"cannot write to stdout: {e.strerror}", "make room where it goes; no file is half-written", 2
     if what := refused(e):
@@ -248,14 +248,14 @@ class _Interruption:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Returns whether a frame belongs to an import."""
+    """Return whether a frame belongs to an import."""
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
     return frame is not None
 
 
 def _modules(error: Exception) -> list[str]:
-    """Returns the modules in the traceback, the innermost last; `NAME!` during the import of NAME."""
+    """Return the modules in the traceback, the innermost last; `NAME!` during the import of NAME."""
     found, trace = [], error.__traceback__
     while trace is not None:
         code, name = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__"))
@@ -265,17 +265,17 @@ def _modules(error: Exception) -> list[str]:
 
 
 def _is_of_stdout(error: OSError) -> bool:
-    """Returns whether the error was raised while printing, or while writing a model to stdout."""
+    """Return whether the error was raised while printing, or while writing a model to stdout."""
     return error.filename is None and _modules(error)[-1] in (__name__, "click.utils", "rich.console", "shutil")
 
 
 def _is_in_import(error: Exception) -> bool:
-    """Returns whether the error was raised during the import of a third-party module."""
+    """Return whether the error was raised during the import of a third-party module."""
     return any(m.endswith("!") and not m.startswith(("onnxopt.", "__main__")) for m in _modules(error))
 
 
 def _is_nowhere() -> bool:
-    """Was the current folder removed?"""
+    """Return whether the current folder was removed."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -308,7 +308,7 @@ def _tell_program(message: str, hint: str, code: int) -> None:
 
 
 def _asks_for_json(arguments: list[str]) -> bool:
-    """Returns whether the arguments or the project file select JSON."""
+    """Return whether the arguments or the project file select JSON."""
     words = [word for a in arguments for word in (a.split("=", 1) if a.startswith("--") else (a,))]
     said = dict(pairwise(words))
     if "--format" in said or arguments[:1] != ["optimize"]:
@@ -325,7 +325,7 @@ def _asks_for_json(arguments: list[str]) -> bool:
 
 
 def _misused(e: click.ClickException) -> None:
-    """Returns click's message in the style of onnxopt, with the user's words escaped."""
+    """Return click's message in the style of onnxopt, with the user's words escaped."""
     context = e.ctx if isinstance(e, click.UsageError) else None
     message = " ".join(e.format_message().split()).removesuffix(".")  # click lists choices in lines of their own
     message = message.replace("a valid integer range", "a whole number").replace("a valid float range", "a number")
@@ -339,7 +339,7 @@ def _misused(e: click.ClickException) -> None:
 
 
 def _no_option(name: str, context: click.Context, usage: str) -> str:
-    """Returns the hint for an unknown option of a command."""
+    """Return the hint for an unknown option of a command."""
     if file := next((a for a in sys.argv[1:] if a.startswith(name) and os.path.lexists(a)), ""):
         return f"a file that is called as an option is: ./{file}"
     if name in _PLACE and "OUT" in " ".join(context.command.collect_usage_pieces(context)).split():

@@ -65,11 +65,11 @@ _COMMANDS: Final = {
 
 
 def option(name: str) -> str:
-    """Returns the hint for an option of another tool; empty for an unknown option."""
+    """Return the hint for an option of another tool; empty for an unknown option."""
     word = name.replace("_", "-")
     return _OPTIONS.get(word, _DISABLE if word.startswith("--skip-") else "")
 
 
 def command(name: str) -> str:
-    """Returns the hint for a command of another tool; empty for an unknown command."""
+    """Return the hint for a command of another tool; empty for an unknown command."""
     return _COMMANDS.get(name, "")

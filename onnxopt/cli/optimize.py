@@ -13,8 +13,8 @@ import click
 from onnxopt.cli import options
 from onnxopt.cli.command import HeadedCommand, heading
 from onnxopt.cli.files import refuse_missing_folder, refuse_models, refuse_unwritable
-from onnxopt.cli.run import WATCHES, Single, Watch, instrument_options
-from onnxopt.cli.say import Telling
+from onnxopt.cli.run import WATCHES, CommandInstruments, SingleRun, instrument_options
+from onnxopt.cli.say import OutputSettings
 from onnxopt.cli.values import NewFile, input_option, known_values, names_option, verify_dim_option
 from onnxopt.errors import UsageError, WriteError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnxopt.verification import VerifyOptions
 
 _JUDGED = ("rtol", "atol", "seed", "inputs", "timeout", "custom_op_libraries")  # fields of VerifyOptions
-_TOLD = ("form", "junit", "quiet", "verbose", "stats")  # fields of Telling
+_TOLD = ("form", "junit", "quiet", "verbose", "stats")  # fields of OutputSettings
 _OF_A_JOB = ("strict", "allow_unverified", "check", "backup", "plugins", "zero_weights")
 _MAIN = (  # described by --help
     *("level", "in_place", "out_dir", "check", "form", "stats", "verbose", "quiet"),
@@ -154,13 +154,13 @@ def optimize(models: tuple[str, ...], **asked: Any) -> None:
         sizes = {"memory": asked["verify_memory"], "limit": asked["memory"], "dims": asked["verify_dims"]}
         verify_options = VerifyOptions(**given, **sizes)
     report, budgets = None if plain else asked["report_file"], _budgets(asked["fail_if"])
-    telling = Telling(report=report, budgets=budgets, **{name: asked[name] for name in _TOLD})
-    asked["allow_unverified"] |= not telling.to_machines
+    output = OutputSettings(report=report, budgets=budgets, **{name: asked[name] for name in _TOLD})
+    asked["allow_unverified"] |= not output.to_machines
     if plain:
-        telling.data_on_stdout = models[1] == "-"
-        code = _run_single(Single(asked, verify_options, telling), *models)
+        output.data_on_stdout = models[1] == "-"
+        code = _run_single(SingleRun(asked, verify_options, output), *models)
     else:
-        code = _run_many(models, asked, verify_options, telling, besides)
+        code = _run_many(models, asked, verify_options, output, besides)
     if code:
         sys.exit(code)
 
@@ -169,7 +169,7 @@ def _run_many(
     models: tuple[str, ...],
     asked: dict[str, Any],
     verify_options: VerifyOptions | None,
-    telling: Telling,
+    output: OutputSettings,
     besides: tuple[Path | None, ...],
 ) -> int:
     from onnxopt.batch.job import Job
@@ -184,17 +184,17 @@ def _run_many(
         "verify_options": verify_options,
         "cache": asked["cache_dir"] or "",
         "reproducer": str(asked["reproducer"] or ""),
-        "stats": asked["stats"] or telling.has_summary,
+        "stats": asked["stats"] or output.has_summary,
     }
-    watch = Watch(Path(pairs[0][0]), asked, verify_options)
+    watch = CommandInstruments(Path(pairs[0][0]), asked, verify_options)
     jobs = [Job(source, destination, **given) for source, destination in pairs]
-    code = optimize_many(jobs, asked["jobs"], asked["executor"], telling, watch.instruments)
+    code = optimize_many(jobs, asked["jobs"], asked["executor"], output, watch.instruments)
     watch.report()
     return code
 
 
 def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
-    """Returns whether the arguments are IN OUT.
+    """Return whether the arguments are IN OUT.
 
     Raises UsageError for ambiguous arguments, and for options of IN OUT or files only.
     """
@@ -211,7 +211,7 @@ def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
 
 
 def _refuse_cut(plain: bool, asked: dict[str, Any]) -> None:
-    """Raises UsageError if a part is wanted of several models, or with references to the original's data files."""
+    """Raise UsageError if a part is wanted of several models, or with references to the original's data files."""
     if not plain:
         raise UsageError("--inputs and --outputs are for IN OUT", "onnxopt extract cuts a model, one at a time")
     if asked["external"] == "reuse":
@@ -219,7 +219,7 @@ def _refuse_cut(plain: bool, asked: dict[str, Any]) -> None:
 
 
 def _refuse_unclear(models: tuple[str, ...], asked: dict[str, Any]) -> None:
-    """Raises UsageError for a missing OUT, and for an OUT that may be a second model."""
+    """Raise UsageError for a missing OUT, and for an OUT that may be a second model."""
     if len(models) == 1:
         raise _where_to(models[0])
     if len(models) == 2:
@@ -229,7 +229,7 @@ def _refuse_unclear(models: tuple[str, ...], asked: dict[str, Any]) -> None:
             raise UsageError(message, "--out-dir DIR, or no --jobs")
 
 
-def _run_single(single: Single, source: str, destination: str) -> int:
+def _run_single(single: SingleRun, source: str, destination: str) -> int:
     from onnxopt.cli.files import streams
 
     if "-" not in (source, destination):
@@ -265,7 +265,7 @@ def _refuse_contradictions(asked: dict[str, Any]) -> None:
 
 
 def _where_to(model: str) -> UsageError:
-    """Returns the error for a model without a destination."""
+    """Return the error for a model without a destination."""
     if model == "-":
         return UsageError("where should the result of stdin go?", "onnxopt optimize - OUT, or - - for stdout")
     import shlex

@@ -43,17 +43,17 @@ def rename_option(help: str) -> Decorator:
 
 
 def together(*options: Decorator) -> Decorator:
-    """Returns a decorator that applies all these, so that help lists the options in this order."""
+    """Return a decorator that applies all these, so that help lists the options in this order."""
     return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
 
 
 def dim_option(help: str, *also: str) -> Decorator:
-    """`--dim NAME=SIZE` with this help, also under another name; the parameter is `dims`."""
+    """Return `--dim NAME=SIZE` with this help, also under other names; the parameter is `dims`."""
     return click.option("--dim", *also, "dims", callback=parse_dims, multiple=True, metavar="NAME=SIZE", help=help)
 
 
 def shape_option(help: str) -> Decorator:
-    """`--shape INPUT:1,128` with this help; the parameter is `shapes`."""
+    """Return `--shape INPUT:1,128` with this help; the parameter is `shapes`."""
     return click.option("--shape", "shapes", callback=parse_shapes, multiple=True, metavar="INPUT:1,128", help=help)
 
 
@@ -68,7 +68,7 @@ memory_option = click.option(
 
 
 def timeout_option(of: str) -> Decorator:
-    """`--timeout`. `of`: the limited work, for the help."""
+    """Return `--timeout`. `of`: the limited work, for the help."""
     return click.option(
         "--timeout",
         type=Number(0, min_open=True),
@@ -79,7 +79,7 @@ def timeout_option(of: str) -> Decorator:
 
 
 def format_option(*forms: str) -> Decorator:
-    """`--format`; the first choice is the default."""
+    """Return `--format`; the first choice is the default."""
     return click.option(
         "--format",
         "form",
@@ -246,12 +246,12 @@ pipeline_options = together(_PASSES, _MODEL, _BOUNDS)
 
 
 def is_given(name: str) -> bool:
-    """Is the option on the command line, not just in a project's file?"""
+    """Return whether the option is on the command line, not just in a project's file."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def refuse_ignored(given: dict[str, Any]) -> None:
-    """Raises UsageError for options of `pipeline_options` without effect beside other options."""
+    """Raise UsageError for options of `pipeline_options` without effect beside other options."""
     if given["pipeline"] is not None and is_given("pipeline") and is_given("level"):
         raise UsageError("--pipeline contradicts -O", "leave one of them out: a level is a pipeline")
     if not (given["keep_io"] or given["dtype"] or given["int32"]) and is_given("keep_io"):
@@ -259,20 +259,20 @@ def refuse_ignored(given: dict[str, Any]) -> None:
 
 
 def make_options(given: dict[str, Any]) -> OptimizeOptions:
-    """Returns OptimizeOptions from the keywords of `settings_of`; loads the plugins."""
+    """Return OptimizeOptions from the keywords of `settings_of`; loads the plugins."""
     from onnxopt.api import settings
 
     return settings.make_options(**settings_of(given))
 
 
 def _made_dynamic(given: dict[str, Any]) -> dict[str, str]:
-    """Returns the symbol for each `INPUT:AXIS`; `*:0`, the first axis of all inputs, for `--dim NAME=?`."""
+    """Return the symbol for each `INPUT:AXIS`; `*:0`, the first axis of all inputs, for `--dim NAME=?`."""
     free = [("*:0", name) for name, size in given["dims"].items() if size is None]
     return {**dict(free), **given["make_dynamic"]}
 
 
 def requested_changes(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of `VerifyOptions` for requested changes, as `OptimizeOptions.judging` does."""
+    """Return the fields of `VerifyOptions` for requested changes, as `OptimizeOptions.judging` does."""
     return {
         "dtype": given["dtype"] or "",
         "int32": given["int32"] and not given["keep_io"],
@@ -284,7 +284,7 @@ def requested_changes(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keywords of `pipeline_options`, and those about a result, as keywords of the Python API."""
+    """Return the keywords of `pipeline_options`, and those about a result, as keywords of the Python API."""
     from onnxopt.api.settings import OF_A_RESULT
     from onnxopt.pipeline.sequence import literal
 

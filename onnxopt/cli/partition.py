@@ -118,7 +118,7 @@ def partition(
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
-    """Raises UsageError for operators unknown to both the model and the standard.
+    """Raise UsageError for operators unknown to both the model and the standard.
 
     A backend uses a single list for all models.
     """
@@ -217,7 +217,7 @@ def _write_parts(source: Path, parts: Sequence[Part], folder: Path, options: Ver
 
 
 def _listed(index: Path) -> set[str]:
-    """Returns the files of parts in this folder, by the `partition.json` of an earlier run."""
+    """Return the files of parts in this folder, by the `partition.json` of an earlier run."""
     try:
         found = {str(part["file"]) for part in json.loads(index.read_text())["parts"]}
     except (OSError, ValueError, TypeError, KeyError):  # nobody's, or somebody else's

@@ -88,14 +88,14 @@ def tell_page(page: Page, output: Path, err: bool = False) -> None:
 
 
 def _refuse_options(names: Set[str], why: str, hint: str) -> None:
-    """Raises UsageError for the first of these parameters given on the command line."""
+    """Raise UsageError for the first of these parameters given on the command line."""
     for p in click.get_current_context().command.params:
         if p.name in names and is_given(p.name):
             raise UsageError(why.format(p.opts[-1]), hint)
 
 
 def _named_as(model: Path) -> Path:
-    """Returns the default path of the page; an existing file is never replaced."""
+    """Return the default path of the page; an existing file is never replaced."""
     page = Path(f"{model.stem}.html")
     if page.exists():
         raise UsageError(f"{page} exists", f"-o {page} writes over it")

@@ -11,7 +11,7 @@ import click
 
 from onnxopt.cli.files import json_text, write_bytes
 from onnxopt.cli.options import make_options, requested_changes, together
-from onnxopt.cli.say import Telling, say, say_cut
+from onnxopt.cli.say import OutputSettings, say, say_cut
 from onnxopt.cli.values import NewFile, known_passes, names_option
 from onnxopt.errors import OnnxOptError
 
@@ -26,7 +26,7 @@ _OF_A_JOB = ("dims", "shapes", "freeze_initializers", "plugins", "pipeline", "ex
 WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
 
 
-# Options for instruments; `Watch` creates the instruments.
+# Options for instruments; `CommandInstruments` creates the instruments.
 instrument_options = together(
     click.option("--time-passes", is_flag=True, help="Show where the time went, as a tree of passes."),
     names_option(
@@ -58,7 +58,7 @@ instrument_options = together(
 )
 
 
-class Watch:
+class CommandInstruments:
     """The instruments of the command line; `report` prints their data."""
 
     def __init__(self, source: Path, given: dict[str, Any], verify_options: VerifyOptions | None = None) -> None:
@@ -105,19 +105,19 @@ class Watch:
 
 
 @dataclass(eq=False, repr=False)
-class Single:
+class SingleRun:
     """A run of IN OUT. `asked`: the parameters of the command by name."""
 
     asked: dict[str, Any]
     verify_options: VerifyOptions | None
-    telling: Telling
+    output: OutputSettings
 
     def run(self, source: Path, destination: Path, called: tuple[str, str] | None = None) -> int:
         """Optimize, and print the result; returns the exit code.
 
         `called`: the user's names of source and destination. Raises the errors of `optimize_file`.
         """
-        telling, called = self.telling, called or (str(source), str(destination))
+        output, called = self.output, called or (str(source), str(destination))
         report: Report | None = None
         failure: OnnxOptError | None = None
         try:
@@ -125,10 +125,10 @@ class Single:
         except OnnxOptError as e:
             failure = e
         code = 3 if report is not None and report.rolled_back else 0
-        if telling.wanted:
+        if output.wanted:
             from onnxopt.cli.batch import finish_single
 
-            code = finish_single(telling, called, report, failure, code)
+            code = finish_single(output, called, report, failure, code)
         if failure is not None:
             failure.told = True
             raise failure
@@ -137,21 +137,21 @@ class Single:
     def _optimize(
         self, source: Path, destination: Path, called: tuple[str, str]
     ) -> tuple[Report, DifferentResult | None]:
-        """Returns the report, also for a different result, after printing it and all that instruments recorded."""
-        asked, telling = self.asked, self.telling
+        """Return the report, also for a different result, after printing it and all that instruments recorded."""
+        asked, output = self.asked, self.output
         verifier = self._started(source)
         # Here, not in nested imports: calls are slower at the end of a chunk of Python's stack.
         import onnx  # noqa: F401
 
         options = make_options(asked)
-        watch = Watch(source, asked, self.verify_options)
+        watch = CommandInstruments(source, asked, self.verify_options)
         recorded = self._recorders()
         from onnxopt.api.settings import run
         from onnxopt.optimizer import DifferentResult
         from onnxopt.reporting.progress import Progress
 
         failure = None
-        with Progress(enabled=not telling.quiet, steps=True) as progress:
+        with Progress(enabled=not output.quiet, steps=True) as progress:
             try:
                 report = run(
                     source,
@@ -179,29 +179,29 @@ class Single:
         if asked["report_file"] is not None:
             parts = {name: instrument.to_list() for name, instrument in recorded.items()}
             write_bytes(asked["report_file"], json_text(report.to_dict() | parts).encode())
-        if not telling.quiet and telling.form == "text":
-            _print(report.to_dict(), telling)
+        if not output.quiet and output.form == "text":
+            _print(report.to_dict(), output)
         watch.report()
         for line in report.remarks(options, asked["plugins"]):
             say(line, err=True)
         return report, failure
 
     def _recorders(self) -> dict[str, Any]:
-        """Returns the instruments whose records become parts of the report, by key."""
+        """Return the instruments whose records become parts of the report, by key."""
         found: dict[str, Any] = {}
         if self.asked["report_file"] is not None:
             from onnxopt.pipeline.instruments import Timeline
             from onnxopt.pipeline.journal import Journal
 
             found |= {"timeline": Timeline(), "journal": Journal()}
-        if self.telling.stats or self.telling.has_summary:
+        if self.output.stats or self.output.has_summary:
             from onnxopt.pipeline.instruments import Counts
 
             found["stats"] = Counts()
         return found
 
     def _started(self, source: Path) -> Verifier | None:
-        """Returns a verifier that imports in parallel, if the whole model is verified.
+        """Return a verifier that imports in parallel, if the whole model is verified.
 
         It runs the original at once, unless options change the job.
         """
@@ -218,12 +218,12 @@ class Single:
         return verifier
 
 
-def _print(report: dict[str, Any], telling: Telling) -> None:
+def _print(report: dict[str, Any], output: OutputSettings) -> None:
     """Print a table on a terminal, and plain lines elsewhere, without an import of rich."""
     if sys.stdout.isatty():
         from onnxopt.reporting.console import print_report
 
-        print_report(report, telling.verbose)
+        print_report(report, output.verbose)
         if report["source"] and report["destination"]:
             import shlex
 
@@ -232,9 +232,9 @@ def _print(report: dict[str, Any], telling: Telling) -> None:
     else:
         from onnxopt.reporting.plain import lines
 
-        for line in lines(report, telling.verbose):
-            say(line, err=telling.data_on_stdout)
-    if telling.stats:
+        for line in lines(report, output.verbose):
+            say(line, err=output.data_on_stdout)
+    if output.stats:
         from onnxopt.cli.stats import show_changes
 
-        show_changes(report, err=telling.data_on_stdout)
+        show_changes(report, err=output.data_on_stdout)

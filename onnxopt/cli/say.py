@@ -34,7 +34,7 @@ def open_closed() -> None:
 
 
 def is_closed(name: str) -> bool:
-    """Returns whether the named standard stream was closed when Python started."""
+    """Return whether the named standard stream was closed when Python started."""
     return getattr(sys, f"__{name}__") is None
 
 
@@ -86,7 +86,7 @@ def say(text: str = "", *, err: bool = False, dim: bool = False) -> None:
 
 
 def _fitted(text: str, stream: TextIO) -> list[str]:
-    """Returns the text as lines for the width of a terminal, with its indent; elsewhere as a single line."""
+    """Return the text as lines for the width of a terminal, with its indent; elsewhere as a single line."""
     if not stream.isatty():
         return [text]
     from shutil import get_terminal_size
@@ -110,7 +110,7 @@ def say_lines(texts: Iterable[str]) -> None:
 
 
 def styled(*, err: bool) -> bool:
-    """Returns whether the stream may have colours: a terminal with colours, not disabled by the user."""
+    """Return whether the stream may have colours: a terminal with colours, not disabled by the user."""
     stream = sys.stderr if err else sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
@@ -129,7 +129,7 @@ def say_all(text: str, *, err: bool = False) -> None:
 
 
 def say_command(text: str, *, err: bool) -> None:
-    """A command to the build, in a line."""
+    """Print a command to the build system as a line."""
     click.echo(printable(text), err=err)
 
 
@@ -144,7 +144,7 @@ def say_cut(done: Extraction) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class Telling:
+class OutputSettings:
     """Settings of the output.
 
     `form`: text or json. `junit`, `report`: files. `budgets`: limits. `quiet`: errors only. `data_on_stdout`: stdout
@@ -162,16 +162,16 @@ class Telling:
 
     @property
     def has_summary(self) -> bool:
-        """Returns whether GitHub's step summary is available."""
+        """Return whether GitHub's step summary is available."""
         return bool(os.environ.get("GITHUB_STEP_SUMMARY"))
 
     @property
     def to_machines(self) -> bool:
-        """Returns whether programs read the output; an unverified result is then an error."""
+        """Return whether programs read the output; an unverified result is then an error."""
         environment = os.environ.get("GITHUB_STEP_SUMMARY") or os.environ.get("GITHUB_ACTIONS") == "true"
         return bool(self.form != "text" or self.junit or environment)
 
     @property
     def wanted(self) -> bool:
-        """Returns whether the output has more than the lines of a single run."""
+        """Return whether the output has more than the lines of a single run."""
         return bool(self.to_machines or self.budgets)

@@ -113,7 +113,7 @@ def show_changes(report: dict[str, Any], *, err: bool = False) -> None:
 
 
 def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
-    """Folded tables, of the first models."""
+    """Return folded tables of changes in Markdown, of the first models."""
     from html import escape
 
     from onnxopt.reporting.stats_text import markdown

@@ -79,7 +79,7 @@ class NewFile(click.Path):
 
 
 def _by_name(form: str, pattern: str, read: Callable[[str], V]) -> Callable[..., dict[str, V]]:
-    """Returns the callback of a repeatable option for values by name.
+    """Return the callback of a repeatable option for values by name.
 
     `form`: the expected text. `pattern`: of a text, with groups for name and value. `read`: the value in its group. A
     name has a single value: UsageError for a second one.
@@ -131,7 +131,7 @@ _COMMA: Final = r"(?<!\\),"  # between names
 
 
 def names_option(*words: str, help: str, complete: Any = None, metavar: str = "NAMES") -> Decorator:
-    """An option for names, repeated or separated by commas (`\\,` is a comma in a name).
+    """Return an option for names, repeated or separated by commas (`\\,` is a comma in a name).
 
     `complete`: known names for the shell.
     """
@@ -144,7 +144,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 
 def _completing(known: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
-    """Returns the completion of `known` names with some beginning, after names already given with commas."""
+    """Return the completion of `known` names with some beginning, after names already given with commas."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         return _completed(known(), incomplete)
@@ -180,7 +180,7 @@ known_passes, known_rules, known_targets, known_cases = map(_completing, (_passe
 
 
 def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: values of the command's MODEL, or first model, in bodies too."""
+    """Return completions: values of the command's MODEL, or first model, in bodies too."""
     # An option without its value, yet to be written, keeps click from giving the arguments their names.
     model = Path(ctx.params.get("model") or next(iter(ctx.params.get("models") or ctx.args), ""))
     if not model.is_file():
@@ -200,7 +200,7 @@ def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def _made(graph: GraphProto) -> Iterator[str]:
-    """The results of the nodes of a graph and of its bodies."""
+    """Yield the results of the nodes of a graph and of its bodies."""
     from onnxopt.proto.messages import body_graphs
 
     for node in graph.node:
@@ -226,7 +226,7 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 
 def input_option(purpose: str) -> Decorator:
-    """`--input NAME=FILE.npy`, given as `inputs`: files by name."""
+    """Return `--input NAME=FILE.npy`; the parameter is `inputs`: files by name."""
     return click.option("--input", "inputs", callback=_feeds, multiple=True, metavar="NAME=FILE.npy", help=purpose)
 
 

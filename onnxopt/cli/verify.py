@@ -101,7 +101,7 @@ def verify(
 
 
 def _split(inputs: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """(file by input name, folders and archives)."""
+    """Return ({input name: file}, folders and archives)."""
     given, places = {}, []
     for text in inputs:
         name, found, file = text.rpartition("=")

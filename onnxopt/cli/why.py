@@ -70,7 +70,7 @@ def why(model: Path, name: str, node: str | None, **given: Any) -> None:
 
 
 def _counted(model: Model, owner: Pass, report: PipelineReport, level: int) -> Iterator[str]:
-    """Returns the counts of a pass without rules."""
+    """Yield the counts of a pass without rules."""
     ran = next((p for p in report.passes if p.name == owner.name), None)
     did = f"it did, in {model.name} at -O{level}:" if ran else _idle(owner, report, level)
     yield f"{owner.name} has no rules; {did}"
@@ -81,7 +81,7 @@ def _counted(model: Model, owner: Pass, report: PipelineReport, level: int) -> I
 
 
 def _idle(owner: Pass, report: PipelineReport, level: int) -> str:
-    """Returns the reason for a pass without work, or outside the level."""
+    """Return the reason for a pass without work, or outside the level."""
     from onnxopt.passes.levels import option_for
 
     if owner.name in report.skipped:
@@ -90,7 +90,7 @@ def _idle(owner: Pass, report: PipelineReport, level: int) -> str:
 
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport, level: int) -> Iterator[str]:
-    """Yields for each rule the number of rewrites and the reasons for declining.
+    """Yield for each rule the number of rewrites and the reasons for declining.
 
     For a single rule, each reason has an example.
     """
@@ -111,7 +111,7 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
 
 
 def _number(nodes: Sequence[Node], rule: Rule) -> str:
-    """Returns the number of a rule's anchors, with the operators if few."""
+    """Return the number of a rule's anchors, with the operators if few."""
     ops = sorted(rule.anchors)
     if len(ops) <= _MAX_SHOWN:
         return f"{len(nodes):,} {any_of(ops)}"
@@ -119,7 +119,7 @@ def _number(nodes: Sequence[Node], rule: Rule) -> str:
 
 
 def _reasons(rule: Rule, nodes: Iterable[Node], owner: Pass) -> tuple[Counter[str], list[Diagnosis]]:
-    """Returns the count of each reason, and for each reason the diagnosis with the most matching parts."""
+    """Return the count of each reason, and for each reason the diagnosis with the most matching parts."""
     from onnxopt.rewriting.diagnose import diagnose
 
     counts: Counter[str] = Counter()
@@ -162,7 +162,7 @@ def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: st
 
 
 def _gone(model: Model, journal: Journal, name: str) -> Iterator[str]:
-    """Yields the rewrites that removed a node or value. Raises UsageError for an unknown name."""
+    """Yield the rewrites that removed a node or value. Raises UsageError for an unknown name."""
     gone = [e for e in journal.entries if any(_names(text, name) for text in e.removed)]
     if not gone:
         raise UsageError(f"{model.name} has no node or value called {name!r}", "`--node` takes either name")
@@ -171,6 +171,6 @@ def _gone(model: Model, journal: Journal, name: str) -> Iterator[str]:
 
 
 def _names(text: str, name: str) -> bool:
-    """Is `text`, as in `Conv "conv1" -> y`, about the node or value called `name`?"""
+    """Return whether `text`, such as `Conv "conv1" -> y`, describes the node or value called `name`."""
     head, _, outputs = text.rpartition(" -> ")
     return f'"{name}"' in head or name in outputs.split(", ")

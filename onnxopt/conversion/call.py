@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
+from onnxopt.graph.emission import describe_as
 from onnxopt.graph.schema import attribute_default, find_schema
 from onnxopt.proto.messages import (
     Array,
@@ -63,7 +64,7 @@ def _is_large(tensor: TensorProto) -> bool:
     return bool(is_external(tensor)) or tensor_bytes(tensor.data_type, tensor.dims) > DATA_UP_TO
 
 
-class Known:
+class KnownValues:
     """Names, constants, element types and shapes of the values of a model. `reads`: names read by nodes or callers.
 
     A name with different values in two bodies has no facts.
@@ -206,7 +207,7 @@ class Known:
 class Steps:
     """A list of new nodes of the standard, each with a single result. Names of results derive from `base`."""
 
-    def __init__(self, known: Known, base: str) -> None:
+    def __init__(self, known: KnownValues, base: str) -> None:
         self._known, self._base = known, base
         self.nodes: list[NodeProto] = []
 
@@ -222,7 +223,7 @@ class Steps:
         return self("Constant", value=np.array(array, dtype))
 
 
-class Unsayable(Exception):
+class Inexpressible(Exception):
     """A call has no form in the other opset; says why. `since`: the lowest opset that has the form, on the way down."""
 
     def __init__(self, why: str, since: int = 0) -> None:
@@ -233,7 +234,7 @@ class Unsayable(Exception):
 class Call:
     """A call of an operator that opset `since` changed. `op` makes new nodes, see `Steps`."""
 
-    def __init__(self, node: NodeProto, since: int, known: Known) -> None:
+    def __init__(self, node: NodeProto, since: int, known: KnownValues) -> None:
         self.node, self.since, self.known = node, since, known
         self.made = list(node.output)
         self.op = Steps(known, next(filter(None, node.output), node.op_type))
@@ -253,10 +254,10 @@ class Call:
         return attribute_value(given) if given is not None else attribute_default(self.node.op_type, self.since, name)
 
     def constant(self, i: int, what: str) -> Array:
-        """Return the value of a constant operand. Raises Unsayable for a computed operand."""
+        """Return the value of a constant operand. Raises Inexpressible for a computed operand."""
         found = self.known.constant(self.input(i))
         if found is None:
-            raise Unsayable(f"`{what}` is computed, and has to be constant before opset {self.since}")
+            raise Inexpressible(f"`{what}` is computed, and has to be constant before opset {self.since}")
         return found
 
     def element_type(self, i: int = 0) -> int:
@@ -264,17 +265,17 @@ class Call:
         return self.known.element_type(self.input(i))
 
     def needed_type(self, i: int = 0) -> int:
-        """Return the element type of an operand. Raises Unsayable for an unknown type."""
+        """Return the element type of an operand. Raises Inexpressible for an unknown type."""
         found = self.element_type(i)
         if not found:
-            raise Unsayable(f"the type of `{self.input(i)}` is not known")
+            raise Inexpressible(f"the type of `{self.input(i)}` is not known")
         return found
 
     def rank(self, i: int = 0) -> int:
-        """Return the rank of an operand. Raises Unsayable for an unknown rank."""
+        """Return the rank of an operand. Raises Inexpressible for an unknown rank."""
         dims = self.known.shape(self.input(i))
         if dims is None:
-            raise Unsayable(f"the rank of `{self.input(i)}` is not known")
+            raise Inexpressible(f"the rank of `{self.input(i)}` is not known")
         return len(dims)
 
     def size(self, axis: int, i: int = 0) -> int | None:
@@ -314,11 +315,11 @@ class Call:
         return [*nodes, *self.op.nodes]
 
 
-def give_notes(made: NodeProto, node: NodeProto) -> None:
-    """Give `made`, a node in place of `node`, the name and the notes of `node`."""
-    made.name, made.doc_string = node.name, node.doc_string
-    if not made.metadata_props:
-        made.metadata_props.extend(node.metadata_props)
+def copy_description(made: NodeProto, node: NodeProto) -> None:
+    """Give `made`, a node in place of `node`, the name, doc string and metadata of `node`."""
+    for field in ("name", "doc_string", "metadata_props"):
+        made.ClearField(field)
+    describe_as(made, node)
 
 
 Form: TypeAlias = Callable[[Call], "list[NodeProto] | None"]
@@ -330,7 +331,7 @@ def before(since: int, *ops: str) -> Callable[[Form], Form]:
 
     The first line of a form is its equation. A form returns nodes of the opset before, or None if the schemas of the
     standard decide: if the operator only takes more types since, or has an attribute whose default is the older
-    behaviour. It raises Unsayable if the operator was not able to do the same.
+    behaviour. It raises Inexpressible if the operator was not able to do the same.
     """
 
     def enter(form: Form) -> Form:

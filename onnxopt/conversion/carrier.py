@@ -139,7 +139,7 @@ class Carrier:
             self.refuse(node, why)
 
     def refuse(self, node: Node, why: str) -> NoReturn:
-        """Raises UsageError: the dim cannot follow behind this node."""
+        """Raise UsageError: the dim cannot follow behind this node."""
         scope = node.scope.path
         raise UsageError(
             f"{self.model.name}: {scope}: {node!r}: {why}",

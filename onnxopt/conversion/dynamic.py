@@ -77,7 +77,7 @@ def _place(model: Model, inputs: Mapping[str, Value], place: str) -> tuple[Value
 
 
 def _refuse_sizes(model: Model, name: str, sizes: Mapping[str, Any]) -> None:
-    """Raises UsageError for inputs of different sizes, and for the size 0."""
+    """Raise UsageError for inputs of different sizes, and for the size 0."""
     if len({*sizes.values()}) > 1:
         told = ", ".join(f"{whose}: {size}" for whose, size in sizes.items())
         hint = f"--make-dynamic INPUT:0={name} for each input of the batch"

@@ -45,7 +45,7 @@ class Extraction:
 
 
 def extract(model: str | Path | ModelProto, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> ModelProto:
-    """Returns the part of a model file or ModelProto that computes `outputs` from `inputs`; the model is not changed.
+    """Return the part of a model file or ModelProto that computes `outputs` from `inputs`; the model is not changed.
 
     `inputs` and `outputs` name values of the main graph, or of a body and the graphs around the body. Without `inputs`
     the part starts at the inputs of the model and of the body; without `outputs` the part ends at all outputs of the

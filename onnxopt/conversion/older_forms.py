@@ -10,7 +10,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxopt.analysis.shapes.symbolic import vanishes_with
-from onnxopt.conversion.call import Call, Unsayable, before
+from onnxopt.conversion.call import Call, Inexpressible, before
 from onnxopt.operators import REDUCTIONS
 from onnxopt.proto.element_types import BY_CODE, FLOATS, INTEGERS
 from onnxopt.proto.messages import Array, numpy_dtype
@@ -39,7 +39,7 @@ def _new_value(call: Call) -> list[NodeProto] | None:
     """f(x, mode) = f(x, mode), but for the new modes."""
     name, values = _NEW_VALUES[call.node.op_type, call.since]
     if call.attr(name) in values:
-        raise Unsayable(f"`{name}` cannot be {call.attr(name)} before opset {call.since}")
+        raise Inexpressible(f"`{name}` cannot be {call.attr(name)} before opset {call.since}")
     return call.rewritten(without=[name]) if call.node.op_type == "RoiAlign" else None
 
 
@@ -60,7 +60,7 @@ def _axes(call: Call) -> list[NodeProto]:
     if axes or not call.attr("noop_with_empty_axes"):
         return call.rewritten(inputs=[call.input(0)], without=["noop_with_empty_axes"], axes=axes or None)
     if call.node.op_type not in _SELECTIVE:
-        raise Unsayable(f"without axes it is no reduction from opset {call.since} on")
+        raise Inexpressible(f"without axes it is no reduction from opset {call.since} on")
     call.op("Identity", call.input(0), name=call.made[0])
     return call.op.nodes
 
@@ -104,7 +104,7 @@ def _as_tensor(call: Call) -> list[NodeProto] | None:
 def _inference(call: Call) -> list[NodeProto]:
     """Dropout(x, ratio, False) = Dropout(x), and a mask of true."""
     if call.input(2) and call.constant(2, "training_mode").any():
-        raise Unsayable(f"it trains, which it could not before opset {call.since}")
+        raise Inexpressible(f"it trains, which it could not before opset {call.since}")
     (dropout,) = call.rewritten(inputs=[call.input(0)], without=["seed"])
     del dropout.output[1:]
     if call.output(1):
@@ -116,7 +116,7 @@ def _inference(call: Call) -> list[NodeProto]:
 def _mode_names(call: Call) -> list[NodeProto]:
     """GridSample(x; linear) = GridSample(x; bilinear)."""
     if call.rank() != 4:
-        raise Unsayable(f"it takes images alone before opset {call.since}")
+        raise Inexpressible(f"it takes images alone before opset {call.since}")
     mode = call.attr("mode")
     return call.rewritten(mode={"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode))
 
@@ -267,7 +267,7 @@ def _resize_axes(call: Call) -> list[NodeProto] | None:
     if axes is None:
         return None
     if call.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
-        raise Unsayable("`axes` of what is cropped, too, cannot be said")
+        raise Inexpressible("`axes` of what is cropped, too, cannot be said")
     rank, (x, roi, scales, sizes) = call.rank(), (call.input(i) for i in range(4))
     if scales:
         one = call.op.constant([1], np.float32)

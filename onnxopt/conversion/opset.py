@@ -13,7 +13,7 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxopt.conversion.call import Call, Known, Unsayable, give_notes, skeleton
+from onnxopt.conversion.call import Call, Inexpressible, KnownValues, copy_description, skeleton
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.schema import is_standard, raise_ir_version
 from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, attribute_bytes, body_graphs
@@ -73,7 +73,7 @@ def further_graphs(proto: ModelProto) -> str:
 
 
 def _refuse_opsets(current: int, target: int, newest: int, path: Path) -> None:
-    """Raises UsageError for a target without conversion, and ModelError for an opset unknown to the installed onnx."""
+    """Raise UsageError for a target without conversion, and ModelError for an opset unknown to the installed onnx."""
     if not current or target < min(current, LOWEST):
         what = f"uses opset {current}" if current else "uses no operator of the standard"
         raise UsageError(f"{path} {what}, which is not converted down to {target}", f"the lowest is {LOWEST}")
@@ -98,11 +98,11 @@ def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits
 
     Raises ModelError for an operator without a form there.
     """
-    conversion = Conversion(Known(proto), current, target)
+    conversion = Conversion(KnownValues(proto), current, target)
     try:
         converted = _converted(proto, conversion, path, limits).graph
         _take_nodes(proto.graph, converted, conversion)
-    except Unsayable as e:
+    except Inexpressible as e:
         raise ModelError(f"{path} cannot be converted to opset {target}: {e}", "try a lower opset") from None
 
 
@@ -149,7 +149,7 @@ def _merged(old: NodeProto, new: NodeProto, conversion: Conversion) -> NodeProto
             body.CopyFrom(before[name])
     if _call(old) == _call(new):
         return old
-    give_notes(new, old)
+    copy_description(new, old)
     return new
 
 
@@ -179,7 +179,7 @@ class Conversion:
     onnxruntime. An operator without a form in the newer opset is refused by name.
     """
 
-    def __init__(self, known: Known, current: int, target: int) -> None:
+    def __init__(self, known: KnownValues, current: int, target: int) -> None:
         self.known, self.current, self.target = known, current, target
 
     def crosses(self, version: int) -> bool:
@@ -187,7 +187,7 @@ class Conversion:
         return self.current < version <= self.target
 
     def hide(self, graph: GraphProto) -> None:
-        """Put an Identity in place of each hidden node. Raises Unsayable."""
+        """Put an Identity in place of each hidden node. Raises Inexpressible."""
         for node in graph.node:
             if node.domain in DEFAULT_DOMAINS:
                 self._refuse(node)
@@ -200,14 +200,14 @@ class Conversion:
     def _refuse(self, node: NodeProto) -> None:
         if node.op_type == "Dropout" and len(node.output) > 1 and node.output[1] in self.known.reads:
             if self.crosses(10) or self.crosses(12):
-                raise Unsayable(f"the mask of Dropout, `{node.output[1]}`, has another type or other values there")
+                raise Inexpressible(f"the mask of Dropout, `{node.output[1]}`, has another type or other values there")
         if node.op_type == "Resize" and self.crosses(13):
             mode = Call(node, self.current, self.known).attr("coordinate_transformation_mode")
             if mode == "tf_half_pixel_for_nn":
-                raise Unsayable(f"Resize, which makes `{node.output[0]}`, has no mode {mode} from opset 13 on")
+                raise Inexpressible(f"Resize, which makes `{node.output[0]}`, has no mode {mode} from opset 13 on")
 
     def adapted(self, old: NodeProto, new: NodeProto) -> list[NodeProto]:
-        """Return the nodes in place of `new`, the converter's form of `old`. Raises Unsayable."""
+        """Return the nodes in place of `new`, the converter's form of `old`. Raises Inexpressible."""
         since, adapter = _ADAPTERS.get(old.op_type, (0, None)) if old.domain in DEFAULT_DOMAINS else (0, None)
         if adapter is None or not self.crosses(since):
             return [new]
@@ -237,7 +237,7 @@ def _group_normalization(old: Call, new: Call) -> list[NodeProto]:
 def _resize(old: Call, new: Call) -> list[NodeProto]:
     """Before opset 11, Resize read the element at x / scale, rounded down to enlarge, and up to shrink."""
     if new.node.op_type != "Resize":
-        raise Unsayable(f"{old.node.op_type}, which makes `{old.made[0]}`, became {new.node.op_type}")
+        raise Inexpressible(f"{old.node.op_type}, which makes `{old.made[0]}`, became {new.node.op_type}")
     nearest = {"nearest_mode": _rounding(old)} if old.attr("mode") == "nearest" else {}
     return new.rewritten(coordinate_transformation_mode="asymmetric", **nearest)
 
@@ -248,7 +248,7 @@ def _rounding(old: Call) -> str:
     scales = scales if scales is not None else old.known.constant(old.input(1))
     if old.node.op_type == "Resize" and (scales is None or (min(scales) < 1 < max(scales))):
         why = "not known" if scales is None else "above and below 1"
-        raise Unsayable(f"Resize, which makes `{old.made[0]}`, has scales that are {why}")
+        raise Inexpressible(f"Resize, which makes `{old.made[0]}`, has scales that are {why}")
     return "ceil" if scales is not None and min(scales) < 1 else "floor"
 
 

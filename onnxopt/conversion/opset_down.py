@@ -17,8 +17,8 @@ from typing import Final
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 from onnx.defs import OpSchema
 
-from onnxopt.conversion import older_forms, written  # noqa: F401  both enter their forms into the table
-from onnxopt.conversion.call import TABLE, Call, Known, Unsayable, give_notes
+from onnxopt.conversion import expansions, older_forms  # noqa: F401  both enter their forms into the table
+from onnxopt.conversion.call import TABLE, Call, Inexpressible, KnownValues, copy_description
 from onnxopt.errors import ModelError
 from onnxopt.graph.schema import attribute_default, find_schema, formals
 from onnxopt.proto.functions import instance
@@ -35,7 +35,7 @@ def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits
 
     Raises ModelError with the nodes without an older form; `proto` is unchanged then.
     """
-    known = Known(proto)
+    known = KnownValues(proto)
     known.infer(proto, current)
     with Sandbox(limits) as sandbox:
         lowering = _Lowering(known, sandbox, target)
@@ -49,7 +49,7 @@ def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits
 class _Lowering:
     """`refused`: the nodes without an older form, by boundary, scope, operator and reason."""
 
-    def __init__(self, known: Known, sandbox: Sandbox, target: int) -> None:
+    def __init__(self, known: KnownValues, sandbox: Sandbox, target: int) -> None:
         self._known, self._sandbox, self._target = known, sandbox, target
         self.refused: dict[tuple[int, str, str, str], list[str]] = {}
 
@@ -59,22 +59,22 @@ class _Lowering:
         for node in nodes:
             try:
                 made = list(self._older(_with_bodies(node, partial(self._body, node, opset, where)), opset))
-            except Unsayable as e:
+            except Inexpressible as e:
                 name = f'"{node.name}"' if node.name else f"`{next(iter(node.output), '')}`"
                 self.refused.setdefault((e.since, where, node.op_type, str(e)), []).append(name)
                 continue
             if made and made[-1] is not node:
-                give_notes(made[-1], node)
+                copy_description(made[-1], node)
             found += made
         return found
 
     def _older(self, node: NodeProto, opset: int) -> Iterator[NodeProto]:
-        """Yield the nodes of the target opset in place of `node`, a node of `opset`. Raises Unsayable."""
+        """Yield the nodes of the target opset in place of `node`, a node of `opset`. Raises Inexpressible."""
         since = self._since(node, opset)
         while since > self._target:
             try:
                 found = self._step(node, since)
-            except Unsayable as e:
+            except Inexpressible as e:
                 e.since = since
                 raise
             if isinstance(found, NodeProto):
@@ -84,9 +84,9 @@ class _Lowering:
             for new in made:
                 try:
                     yield from self._older(_with_bodies(new, partial(self._all, before)), before)
-                except Unsayable as e:
+                except Inexpressible as e:
                     why = str(e) if new.op_type == node.op_type else f"{new.op_type}, of which it would be made: {e}"
-                    raise Unsayable(why, e.since) from None
+                    raise Inexpressible(why, e.since) from None
             return
         yield node
 
@@ -102,7 +102,7 @@ class _Lowering:
         for new in made:
             self._known.infer_made(new, before)
             if before < since and (why := unfit(new, before, self._known)):
-                raise Unsayable(f"{why} before opset {since}")
+                raise Inexpressible(f"{why} before opset {since}")
         return before, made
 
     def _fitted(self, node: NodeProto, since: int) -> NodeProto | tuple[int, list[NodeProto]]:
@@ -110,19 +110,19 @@ class _Lowering:
         if find_schema(node.op_type, since - 1) is None:
             why = f"there is no {node.op_type}"
         else:
-            node = without_news(node, since)
+            node = without_new_attributes(node, since)
             why = unfit(node, since - 1, self._known)
         if not why:
             return node
         written_out = self._definition(node, since)
         if written_out is None:
-            raise Unsayable(f"{why} before opset {since}")
+            raise Inexpressible(f"{why} before opset {since}")
         return written_out
 
     def _definition(self, node: NodeProto, since: int) -> tuple[int, list[NodeProto]] | None:
         """Return the opset and the nodes of the definition of `node`; None if the standard has no definition.
 
-        A body may depend on the call, so onnx gives it in a separate process. Raises Unsayable if onnx fails.
+        A body may depend on the call, so onnx gives it in a separate process. Raises Inexpressible if onnx fails.
         """
         schema = find_schema(node.op_type, since)
         assert schema is not None
@@ -132,7 +132,7 @@ class _Lowering:
         try:
             opset, data = self._sandbox.call("definition", node.SerializeToString(), types, since)
         except (Refused, Declined) as e:
-            raise Unsayable(f"onnx does not write it out: {e}") from None
+            raise Inexpressible(f"onnx does not write it out: {e}") from None
         if not data:
             return None
         function = FunctionProto.FromString(data)
@@ -154,7 +154,7 @@ class _Lowering:
         return self.scope(nodes, opset, f"{where} / {owner.op_type}{name} / {label}")
 
     def _all(self, opset: int, label: str, nodes: list[NodeProto]) -> list[NodeProto]:
-        """Return the lowered nodes of a body in a definition. Raises Unsayable for the node that is written out."""
+        """Return the lowered nodes of a body in a definition. Raises Inexpressible for the node that is written out."""
         return [made for node in nodes for made in self._older(node, opset)]
 
     def refusal(self) -> str:
@@ -197,7 +197,7 @@ def _some(texts: Sequence[str], count: int = 0, between: str = ", ") -> str:
 _OPTIONAL: Final = OpSchema.FormalParameterOption.Optional
 
 
-def without_news(node: NodeProto, since: int) -> NodeProto:
+def without_new_attributes(node: NodeProto, since: int) -> NodeProto:
     """Return the node without new attributes of opset `since` that have their default, the older behaviour."""
     given = {a.name: a for a in node.attribute}
     kept = _older_attributes(node.op_type, since, given)
@@ -229,7 +229,7 @@ def _older_attributes(op: str, since: int, given: Mapping[str, AttributeProto]) 
     return kept
 
 
-def unfit(node: NodeProto, opset: int, known: Known) -> str:
+def unfit(node: NodeProto, opset: int, known: KnownValues) -> str:
     """Return why the call is invalid for the operator of `opset`; empty for a valid call."""
     schema = find_schema(node.op_type, opset) if node.domain in DEFAULT_DOMAINS else None
     if schema is None:
@@ -249,7 +249,7 @@ def unfit(node: NodeProto, opset: int, known: Known) -> str:
     return _unfit_types(node, schema, opset, known)
 
 
-def _unfit_types(node: NodeProto, schema: OpSchema, opset: int, known: Known) -> str:
+def _unfit_types(node: NodeProto, schema: OpSchema, opset: int, known: KnownValues) -> str:
     """Return why the types of operands and results are invalid for the operator of `opset`; empty for valid types."""
     allowed = formals(node.op_type, opset)
     if allowed is None:

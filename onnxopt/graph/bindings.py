@@ -90,8 +90,7 @@ def write_hiding(model: Model, scopes: Iterable[Graph]) -> None:
 
 
 def copies_before(nodes: Sequence[Node], scopes: Iterable[Graph]) -> dict[Node, list[NodeProto]]:
-    """Return, by owner among `nodes`, the Identity nodes to put before the owner: copies of values shadowed in its
-    bodies.
+    """Return the Identity nodes to put before each owner among `nodes`: copies of values shadowed in its bodies.
 
     `scopes`: the scopes to write.
     """
@@ -100,8 +99,7 @@ def copies_before(nodes: Sequence[Node], scopes: Iterable[Graph]) -> dict[Node, 
 
 
 class _Names:
-    """Names of values in the file. `scopes`: the scopes to write, None for all; elsewhere the names of the
-    index hold."""
+    """Names of values in the file. `scopes`: the scopes to write, None for all; others keep the names of the index."""
 
     def __init__(self, model: Model, scopes: Collection[Graph] | None = None) -> None:
         self.model = model
@@ -119,8 +117,7 @@ class _Names:
         return self.own(value) if self.hiding_body(value, scope) is None else self._copy(value)
 
     def hiding_body(self, value: Value, scope: Graph) -> Graph | None:
-        """Return the outermost body around `scope`, below the scope of `value`, with an input or output of the same
-        name, or None."""
+        """Return the outermost body around `scope`, inside the scope of `value`, that binds its name; else None."""
         hiding, name = self.model.hiding, self.own(value)
         found, at = None, scope
         while at is not value.graph and self._is_written(at):
@@ -140,8 +137,7 @@ class _Names:
         return self.model.copied[value]
 
     def copies(self, nodes: Iterable[Node]) -> dict[Node, list[NodeProto]]:
-        """Return the copies by the first node of a scope to need each. A copy is made only in the scope of its
-        value."""
+        """Return the copies by the first node to need each. A copy is made only in the scope of its value."""
         found: dict[Node, list[NodeProto]] = {}
         done: set[Value] = set()
         for owner in (node for node in nodes if node.bodies):

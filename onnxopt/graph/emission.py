@@ -128,8 +128,7 @@ def type_results(node: Node, defined: Signature, kinds: Sequence[int]) -> None:
 
 
 def _bind_types(given: Sequence[Formal], kinds: Sequence[int], bound: dict[str, int]) -> str:
-    """Bind the type variables of a signature to the element types of the operands, 0 if unknown. Returns why the types
-    violate the signature, or an empty string."""
+    """Bind type variables of a signature to the operands' element types, 0 if unknown. Returns a violation, or ""."""
     for i, kind in enumerate(kinds):
         if not kind:
             continue
@@ -191,8 +190,7 @@ def refusal(
     hint: str = "this is a bug in the pass",
     kind: type[EmissionError] = EmissionError,
 ) -> EmissionError:
-    """Return the error for `objection` at `place`, against a call of `op` or, without `op`, against an action of a
-    pass."""
+    """Return the error for `objection` at `place`, to a call of `op` or, without `op`, to an action of a pass."""
     defined = signature(op, opset)
     if defined is not None:
         hint = f"in opset {opset} it is {defined}"

@@ -41,8 +41,7 @@ class Graph(Scope):
             value.users[node] -= 1
 
     def _drop_uses(self, values: Iterable[Value | None], node: Node) -> None:
-        """Remove all uses of `values` by `node`; a last remaining reader is marked, since it may now fuse with the
-        producer."""
+        """Remove all uses of `values` by `node`; marks a sole remaining reader: it may now fuse with the producer."""
         for value in values:
             if value is not None:
                 users = value.users
@@ -88,8 +87,7 @@ class Graph(Scope):
         return results[0] if outputs == 1 else tuple(results)
 
     def insert(self, node: Node, before: Node | None = None) -> Node:
-        """Insert a node made by a pass, with its bodies, before another node or at the end; updates the users of its
-        inputs.
+        """Insert a node made by a pass, with its bodies, before another node or at the end; updates users.
 
         Value names are written into the node's proto only when the model is written. Imports the operator's domain if
         missing. Raises DomainError if the domain is not allowed, and EmissionError for an unknown operator.
@@ -191,8 +189,7 @@ class Graph(Scope):
             v.output_count -= 1
 
     def inline(self, body: Graph, given: Sequence[Value] = ()) -> list[Value]:
-        """Move the nodes and initializers of `body` in front of its owner, a node of this scope. Returns the body's
-        outputs.
+        """Move the nodes and initializers of `body` in front of its owner, in this scope. Returns the body's outputs.
 
         `given`: values to replace the body's inputs. All moved values get fresh names, since bodies must not redefine a
         name visible around them.
@@ -252,8 +249,7 @@ class Graph(Scope):
             self.model.mark(user)
 
     def _vacate(self, value: Value, removed: bool) -> None:
-        """Replace output `value` of its producer by a new, unread value, or by None if the output is optional or the
-        producer is to be `removed`."""
+        """Replace output `value` of its producer by a new, unread value; by None if optional or `removed` next."""
         node = value.producer
         if node is None or node.outputs[value.index] is not value:
             return
@@ -274,8 +270,7 @@ class Graph(Scope):
             raise refusal(self, old.producer, told, kind=MistypedError)
 
     def _copy(self, value: Value, of: Node | None) -> Value:
-        """Return an Identity of `value`, described as the node `of`, directly behind the producer of `value` or behind
-        `of`."""
+        """Return an Identity of `value`, described as the node `of`, behind the producer of `value` or behind `of`."""
         place = value.producer if value.graph is self and value.producer is not None else of
         node = Node(make_node("Identity", "", "", {}), [value], [])
         if of is not None:

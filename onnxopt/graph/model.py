@@ -179,8 +179,7 @@ class Model:
         return found
 
     def decode(self, tensor: TensorProto, stored: Stored | None = None) -> Array:
-        """Return the data of a tensor, read from `stored` or from the tensor. Raises ModelError if type or dims do not
-        fit."""
+        """Return the data of a tensor, from `stored` or the tensor. Raises ModelError if type or dims do not fit."""
         if is_external(tensor):
             if self.read_external is None:  # no path is known, and the working directory must not be searched
                 raise ModelError(
@@ -331,8 +330,7 @@ def values_read(node: Node) -> Iterator[Value]:
 
 
 def functions_made_of(model: Model, allowed: Callable[[Graph, str], bool]) -> frozenset[str]:
-    """Return the functions (qualified names) whose operators, directly and through calls, are all `allowed` in their
-    scope."""
+    """Return the functions (qualified names) made of `allowed` operators only, directly and through calls."""
     functions = {label.removeprefix("function "): function for label, function in model.functions.items()}
     callers: dict[str, list[str]] = {}
     others = []

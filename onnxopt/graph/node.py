@@ -58,8 +58,7 @@ _NO_BODIES: Final = MappingProxyType[str, "Graph"]({})
 
 
 class Node:
-    """An operator call. `op` is the qualified operator (`Conv`, `com.microsoft::Gelu`); absent inputs and outputs are
-    None.
+    """A call of the qualified operator `op` (`Conv`, `com.microsoft::Gelu`); absent inputs and outputs are None.
 
     Attributes are decoded on first use. `bodies` are the graphs in its attributes. `graph` is None for a removed node
     and before insertion.
@@ -159,8 +158,7 @@ class Node:
         return self.inputs[index] if index < len(self.inputs) else None
 
     def places(self, value: Value) -> list[int]:
-        """Return the indices of the inputs that read `value`. Indexed for nodes with many inputs, such as a wide
-        Concat."""
+        """Return the indices of the inputs that read `value`, from an index for nodes with many inputs."""
         if len(self.inputs) <= _MAX_SCANNED_INPUTS:
             found = []
             for i, v in enumerate(self.inputs):
@@ -260,8 +258,7 @@ class Node:
             self.graph.touch(self)
 
     def adopt(self, proto: NodeProto) -> None:
-        """Back the node by `proto`, a copy of its proto, and the nodes in its bodies, at every depth, by the copied
-        messages.
+        """Back the node by `proto`, a copy of its proto, and the nodes of its bodies, at every depth, by its parts.
 
         Otherwise names in bodies would be written into messages outside the model.
         """

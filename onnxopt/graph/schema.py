@@ -96,8 +96,7 @@ def _element_type(text: str) -> int:
 
 
 def formals(op: str, opset: int) -> tuple[tuple[Formal, ...], tuple[Formal, ...]] | None:
-    """Return (inputs, outputs) of an operator; the last of each stands for all further. None if the schema is not
-    known."""
+    """Return (inputs, outputs) of an operator; the last of each stands for all further. None for an unknown schema."""
     defined = signature(op, opset)
     if defined is None or ("::" not in op and newer(opset)):
         return None
@@ -146,8 +145,7 @@ _DECLARED: dict[str, Domain] = {}
 
 
 def declare_domain(name: str, version: int = 1, operators: Iterable[str] = ()) -> None:
-    """Declare a domain: a model without an import of `name` gets this `version` when a pass adds an operator of the
-    domain.
+    """Declare a domain: a model without an import of `name` gets this `version` when a pass adds an operator of it.
 
     `operators`: the operators of the domain; making any other raises an error. Raises UsageError for a standard domain,
     and for a declaration that differs from an earlier one.

@@ -60,8 +60,7 @@ NOTHING: Final = Excused()
 
 
 def check_structure(proto: ModelProto, name: str = "", excused: Excused = NOTHING) -> set[str]:
-    """Raise InvariantError, naming scope, node and value, if the model is malformed. Returns the main graph's
-    initializers.
+    """Return the main graph's initializers. Raises InvariantError, with scope, node and value, for a malformed model.
 
     Each node has an operator and all required outputs. Each name is defined before it is read, in its scope or an outer
     scope, and only once in a scope. No scope lists an output twice. Linear time.

@@ -163,8 +163,7 @@ class Value:
         return self._digest
 
     def whole_tensor(self) -> TensorProto:
-        """Return the TensorProto of an initializer with its data, made from the array or read from the file if
-        necessary."""
+        """Return the TensorProto of an initializer with its data, from the array or the file if needed."""
         if self.tensor is None:
             self.tensor = array_to_tensor(self.array, self.name)
         if self.stored is None:
@@ -202,8 +201,7 @@ class Value:
                 user.set_input(i, other)
 
     def replace_all_uses_with(self, other: Value) -> Value:
-        """Make every node and graph output that uses this value use `other`, an equal value. Returns the value to read
-        afterwards.
+        """Make all readers and graph outputs of this value use the equal value `other`. Returns the value to read then.
 
         The result is `other`, or this value if a scope outputs it under its name. In the latter case the producer of
         `other` now produces this value, and `other` no longer exists. Raises InvariantError if the producer of `other`

@@ -90,8 +90,7 @@ def write_types(made: Iterable[Node]) -> None:
 
 
 def _declare(output: ValueInfoProto, data_type: int, dims: Iterable[int | str | None] | None) -> None:
-    """Set the type of a body's output unless the file does. Initializers and non-standard operators have no inferred
-    type."""
+    """Set the type of a body's output without a type in the file: initializers and non-standard results need one."""
     if output.type.WhichOneof("value") is None:
         output.type.CopyFrom(tensor_type_proto(data_type, dims))
 

@@ -160,7 +160,7 @@ Progress = Callable[[str], None]
 _GROWN: Final = 1 << 16  # bytes of growth worth a warning
 
 
-class _Tell(Instrument):
+class _PassProgress(Instrument):
     """Announces each pass before it runs."""
 
     def __init__(self, progress: Progress) -> None:
@@ -248,7 +248,7 @@ def attempt(
     source, destination = file_path(source), file_path(destination)
     watch = Watch(source, seen=verifier.seen if verifier is not None else None)
     passes, ctx = options.passes(), options.context(instruments, trace)
-    ctx.watch(_Tell(progress))
+    ctx.watch(_PassProgress(progress))
     phases: dict[str, float] = {}
     clock = start = time.perf_counter()
 

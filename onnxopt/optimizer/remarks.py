@@ -182,7 +182,7 @@ _CASTS: Final = "int32 would only add Casts"
 
 
 @dataclass(frozen=True)
-class Left:
+class RemainingValue:
     """A value that is int64 in the result."""
 
     value: str
@@ -197,7 +197,7 @@ class Int64:
 
     before: int
     after: int
-    left: list[Left]
+    left: list[RemainingValue]
 
 
 def count_int64(model: Model) -> int:
@@ -215,23 +215,23 @@ def int64_left(model: Model, before: int, *, keep_io: bool) -> Int64:
     return Int64(before, len(left), left)
 
 
-def _left(plan: Int64Plan, value: Value, *, keep_io: bool) -> Left:
+def _left(plan: Int64Plan, value: Value, *, keep_io: bool) -> RemainingValue:
     graph, groups = value.graph, plan.groups
     assert value.constant or types.dtype(value) == INT64
     node = value.producer or next(iter(value.users), None)
     told = repr(node) if node is not None else ""
     if graph.skipped:
-        return Left(value.name, told, _SKIPPED)
+        return RemainingValue(value.name, told, _SKIPPED)
     if graph.owner is None and (why := _kept_type(value, keep_io)):
-        return Left(value.name, told, why)
+        return RemainingValue(value.name, told, why)
     maker = groups.makers.get(value)
     readers = (groups.reader(n, i) for n in value.users for i in n.places(value))
     blamed = next((g for g in (maker, *readers) if g is not None and g.why), None)
     if blamed is not None:
-        return Left(value.name, told if blamed is maker else repr(blamed.node), blamed.why, blamed.what)
+        return RemainingValue(value.name, told if blamed is maker else repr(blamed.node), blamed.why, blamed.what)
     if graph.owner is not None and (value in graph.inputs or value.is_output):
-        return Left(value.name, told, "bodies are given, and give, int64", graph.owner.op)
-    return Left(value.name, told, _CASTS)
+        return RemainingValue(value.name, told, "bodies are given, and give, int64", graph.owner.op)
+    return RemainingValue(value.name, told, _CASTS)
 
 
 def _kept_type(value: Value, keep_io: bool) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
-from onnxopt.pipeline.records import Instrument, PipelineReport, Site, ask, tell
+from onnxopt.pipeline.records import Instrument, PipelineReport, Site, call_hook, call_hooks
 from onnxopt.pipeline.registry import disabled_requirement
 from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, declare_config, declared, options_by_key
 from onnxopt.rewriting import Fuel, RuleReport
@@ -126,7 +126,7 @@ class PassContext:
         """Calls the hook `rewriting` of the instruments that override it; None if none does."""
         plain = Instrument.rewriting
         watching = [i for i in self.instruments if getattr(i.rewriting, "__func__", None) is not plain]
-        return functools.partial(tell, watching, "rewriting") if watching else None
+        return functools.partial(call_hooks, watching, "rewriting") if watching else None
 
     # -- the block ---------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class PassContext:
             return f"requires {missing}, which is disabled"
         for instrument in self.instruments:
             name = type(instrument).__name__
-            if not ask(f"the instrument {name} failed in its hook should_run", instrument.should_run, model, p):
+            if not call_hook(f"the instrument {name} failed in its hook should_run", instrument.should_run, model, p):
                 return f"{name} says no"
         return ""
 
@@ -187,8 +187,7 @@ class PassContext:
         return analysis(compute, subject)
 
     def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None, unless: str = "") -> bool:
-        """Take fuel for a rewrite of a pass without rules, and count the rewrite. Returns False without fuel: do
-        nothing then.
+        """Take fuel for a rewrite of a pass without rules, and count it. Returns False without fuel: do nothing then.
 
         `at`: the value or node to rewrite, reported by bisection and usable for exclusion. `unless`: the reason to
         decline the rewrite, or empty.
@@ -199,7 +198,7 @@ class PassContext:
         if not self.fuel.take():
             return False
         self.count(what, by)
-        tell(self.instruments, "spending", what, at)
+        call_hooks(self.instruments, "spending", what, at)
         return True
 
     def leaves_out(self, at: Value | Node, rule: str = "") -> str:

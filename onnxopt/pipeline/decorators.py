@@ -127,8 +127,7 @@ def _make(base: type[Any], function: PassFunction, info: PassInfo) -> Any:
 
 
 class LazyPass(Pass):
-    """Placeholder in a pipeline for the pass `name`, imported only if the model has an operator in `ops` (not
-    empty)."""
+    """Placeholder in a pipeline for the pass `name`, imported only for models with an operator in `ops` (not empty)."""
 
     def __init__(self, name: str, opt_level: int, ops: tuple[str, ...]) -> None:
         object.__setattr__(self, "info", PassInfo(name, opt_level, ops=ops))

@@ -35,7 +35,7 @@ from onnxopt.graph.value import Type, Value
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.context import PassContext, carry_over
 from onnxopt.pipeline.decorators import LazyPass, check_model
-from onnxopt.pipeline.records import Instrument, PipelineReport, ask, tell
+from onnxopt.pipeline.records import Instrument, PipelineReport, call_hook, call_hooks
 from onnxopt.pipeline.registry import get_pass, origin
 from onnxopt.proto.messages import tensor_bytes
 
@@ -63,7 +63,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
         begun: list[Instrument] = []
         try:
             for instrument in ctx.instruments:
-                tell((instrument,), "begin", model)
+                call_hooks((instrument,), "begin", model)
                 begun.append(instrument)
             run_pass(p, model, ctx, direct=True)
         except BaseException:
@@ -84,7 +84,7 @@ def _end(begun: Sequence[Instrument], model: Model) -> OnnxOptError | None:
     first = None
     for instrument in begun:
         try:
-            tell((instrument,), "end", model)
+            call_hooks((instrument,), "end", model)
         except OnnxOptError as e:
             first = first or e
     return first
@@ -107,13 +107,13 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
     composite = bool(p.children)
     if not composite and not ctx.in_round:
         types.refresh_allowed(model)
-    tell(ctx.instruments, "before", model, p)
+    call_hooks(ctx.instruments, "before", model, p)
     _trace(p, model, ctx, True)
     key, looked = _key(p, ctx), None
     around, ctx.settled = ctx.settled, True
     if composite:
         p.run(model, ctx)
-        tell(ctx.instruments, "after", model, p)
+        call_hooks(ctx.instruments, "after", model, p)
     else:
         looked = _run_leaf(p, model, ctx, model.left_by.pop(key, None))
     if ctx.settled and ctx.fuel.left != 0:
@@ -125,7 +125,7 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
 def _trace(p: Pass, model: Model, ctx: PassContext, is_before: bool) -> None:
     if (trace := ctx.trace) is not None:
         name = getattr(trace, "__name__", type(trace).__name__)
-        ask(f"the trace function {name} failed", trace, model, p.info, is_before)
+        call_hook(f"the trace function {name} failed", trace, model, p.info, is_before)
 
 
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
@@ -180,7 +180,7 @@ def _run_leaf(
     nodes, state, start = model.node_count(), model.state, time.perf_counter()
     hits = {what: rule.hits for what, rule in record.rules.items() if rule.hits}
     try:
-        _ask(p, model)
+        _check_requirements(p, model)
         check = p.promise(model)
         with np.errstate(all="ignore"):  # overflow is checked on the results
             p.run(model, ctx)
@@ -199,7 +199,7 @@ def _run_leaf(
                 model.tolerances[p.name] = p.info.tolerance
         elif record.rules:
             ctx.only_looked(p, hits)
-        tell(ctx.instruments, "after", model, p)
+        call_hooks(ctx.instruments, "after", model, p)
         looked = ctx.looked
     except BaseException as e:
         error = _named(e, p, model, ctx)
@@ -245,7 +245,7 @@ def _named(e: BaseException, p: Pass, model: Model, ctx: PassContext) -> BaseExc
     return error
 
 
-def _ask(p: Pass, model: Model) -> None:
+def _check_requirements(p: Pass, model: Model) -> None:
     """Check that the model suits the pass; errors of `requires` become PreconditionError."""
     try:
         p.requires(model)

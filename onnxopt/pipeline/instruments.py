@@ -51,7 +51,7 @@ class Counts(Instrument):
 
 
 @dataclass(frozen=True)
-class Run:
+class PassRun:
     """A run of a pass. `start` and `seconds` in seconds, from the beginning; `nodes`: number of nodes afterwards."""
 
     name: str
@@ -67,7 +67,7 @@ class Timeline(Instrument):
     """
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[PassRun] = []
         self._zero = 0.0
         self._open: list[tuple[float, float]] = []
 
@@ -84,7 +84,7 @@ class Timeline(Instrument):
             return
         now, (asked, before) = time.perf_counter(), self._open.pop()
         seconds = _recorded(p) - before
-        self.runs.append(Run(p.name, max(asked, now - seconds) - self._zero, seconds, model.node_count()))
+        self.runs.append(PassRun(p.name, max(asked, now - seconds) - self._zero, seconds, model.node_count()))
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the runs for JSON."""

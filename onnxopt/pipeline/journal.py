@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxopt.rewriting import Match, Rule
 
 
-class Known(NamedTuple):
+class NodeSnapshot(NamedTuple):
     """Snapshot of a node: after removal the node has lost its scope and outputs. Text is made on demand."""
 
     node: Node
@@ -28,7 +28,7 @@ class Known(NamedTuple):
     made: tuple[str, ...]  # names of outputs, empty if absent
 
     @classmethod
-    def of(cls, node: Node, scope: str) -> Known:
+    def of(cls, node: Node, scope: str) -> NodeSnapshot:
         return cls(node, scope, tuple(["" if v is None else v.name for v in node.outputs]))
 
 
@@ -96,14 +96,14 @@ class Journal(Instrument):
         self._matches = matches
         self._pass: Pass | None = None
         self._begun = _Begun()
-        self._nodes: dict[Node, Known] = {}  # as they were at the last entry
+        self._nodes: dict[Node, NodeSnapshot] = {}  # as they were at the last entry
         self._touched: list[Node] = []  # since then
 
     # -- writing -----------------------------------------------------------------------------------------
 
     def begin(self, model: Model) -> None:
         self.entries, self._begun = [], _Begun()
-        self._nodes = {n: Known.of(n, path) for scope in model.scopes() for path in (scope.path,) for n in scope}
+        self._nodes = {n: NodeSnapshot.of(n, path) for scope in model.scopes() for path in (scope.path,) for n in scope}
         self._touched = []
         model.watchers.append(self._touched.append)
 
@@ -141,11 +141,10 @@ class Journal(Instrument):
         self._begun = _Begun(scope, value, PassContext.current().fuel.taken, match, covered, spent)
 
     def _refresh(self, nodes: Iterable[Node]) -> None:
-        self._nodes.update((n, Known.of(n, n.scope.path)) for n in nodes)
+        self._nodes.update((n, NodeSnapshot.of(n, n.scope.path)) for n in nodes)
 
     def _end_step(self, rule: str = "") -> None:
-        """Add an entry for each scope with changes since the last entry; the scope of the rewrite (or the first) gets
-        the fuel."""
+        """Add an entry for each scope changed since the last; the scope of the rewrite (or the first) gets the fuel."""
         begun, self._begun = self._begun, _Begun()
         touched = dict.fromkeys((*begun.covered, *self._touched))
         self._touched.clear()
@@ -153,7 +152,7 @@ class Journal(Instrument):
         removed = [self._nodes.pop(n) for n in touched if n.graph is None and n in self._nodes]
         made = [n for n in left if n not in self._nodes]
         self._refresh(left)
-        scopes: dict[str, tuple[list[Known], list[Node]]] = {}
+        scopes: dict[str, tuple[list[NodeSnapshot], list[Node]]] = {}
         if begun.spent and begun.scope:
             scopes[begun.scope] = ([], [])
         for k in removed:
@@ -166,7 +165,7 @@ class Journal(Instrument):
             self._add(begun if begun.spent else _Begun(), scope, gone, new, rule)
             begun = _Begun()
 
-    def _add(self, begun: _Begun, scope: str, removed: list[Known], made: list[Node], rule: str) -> None:
+    def _add(self, begun: _Begun, scope: str, removed: list[NodeSnapshot], made: list[Node], rule: str) -> None:
         assert self._pass is not None
         self.entries.append(
             Entry(
@@ -211,8 +210,7 @@ class Journal(Instrument):
 
 
 class Restless(Instrument):
-    """Watches the last two permitted rounds of a Fixpoint in the run of `ctx`, as passes undoing each other may
-    alternate."""
+    """Watches the last two permitted rounds of a Fixpoint: passes that undo each other may alternate."""
 
     def __init__(self, ctx: PassContext) -> None:
         self._ctx = ctx

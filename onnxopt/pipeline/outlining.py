@@ -78,8 +78,7 @@ def _scope(nodes: Sequence[Node]) -> Graph:
 
 
 def _behind(nodes: Sequence[Node]) -> tuple[list[Node], Node]:
-    """Return (nodes to move behind the call, last node): nodes within the partition's span that depend on the
-    partition."""
+    """Return (nodes to move behind the call: those in the partition's span that depend on it, last node)."""
     inside = set(nodes)
     first = last = nodes[0]
     missing = len(inside) - 1
@@ -170,8 +169,7 @@ def _remove(graph: Graph, nodes: Sequence[Node]) -> None:
 
 @dataclass(frozen=True)
 class Outline:
-    """Description of a part. `inputs`: names to feed, `outputs`: all its results; `partition`: id of its partition, or
-    None."""
+    """A part of a model. `inputs`: names to feed, `outputs`: all results; `partition`: id of its partition, or None."""
 
     name: str
     partition: int | None

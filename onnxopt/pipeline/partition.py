@@ -261,8 +261,7 @@ class _PatternSupport:
 
 
 def _matcher(pattern: Source, exact: bool | None, model: Model) -> SubgraphMatcher:
-    """Return the matcher of a pattern. Raises UsageError for unknown operators; of a rule, `register` warned of
-    them."""
+    """Return the matcher of a pattern. Raises UsageError for unknown operators, except of a rule: `register` warned."""
     if exact is None:
         exact = not isinstance(pattern, str)
     matcher = SubgraphMatcher(pattern, exact=exact and not isinstance(pattern, (Rule, Call, Either)))

@@ -160,13 +160,15 @@ class Instrument:
 _SAID: Final = (PassError, InvariantError, VerificationError, ModelError, WriteError, InstrumentError)
 
 
-def tell(instruments: Iterable[Instrument], hook: str, *given: Any) -> None:
+def call_hooks(instruments: Iterable[Instrument], hook: str, *given: Any) -> None:
     """Call a hook of each instrument. Raises InstrumentError."""
     for instrument in instruments:
-        ask(f"the instrument {type(instrument).__name__} failed in its hook {hook}", getattr(instrument, hook), *given)
+        call_hook(
+            f"the instrument {type(instrument).__name__} failed in its hook {hook}", getattr(instrument, hook), *given
+        )
 
 
-def ask(failure: str, hook: Callable[..., Any], *given: Any) -> Any:
+def call_hook(failure: str, hook: Callable[..., Any], *given: Any) -> Any:
     """Return the result of a hook. Raises InstrumentError, whose message starts with `failure`."""
     try:
         return hook(*given)

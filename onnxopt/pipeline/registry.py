@@ -39,8 +39,7 @@ def register(p: type[P]) -> type[P]: ...
 @overload
 def register(p: P) -> P: ...
 def register(p: type[P] | P) -> type[P] | P:
-    """Register a pass by name. Decorates a class, or the result of `model_pass` and `graph_pass`; also takes named
-    composites.
+    """Register a pass by name: decorates a class, `model_pass` or `graph_pass`; also takes a named composite.
 
     Raises ValueError if the name is taken, TypeError for options without @dataclass. Warns of operators and attributes
     in rules' patterns unknown to the standard.
@@ -238,8 +237,7 @@ def is_rule(name: str) -> bool:
 
 
 def pass_or_rule(name: str) -> list[tuple[type[Pass], list[Rule]]]:
-    """Return [(pass, all its rules)] for a pass name, or [(pass, [rule]), …] for a rule name, which several passes may
-    use.
+    """Return [(pass, all its rules)] for a pass name, or [(pass, [rule]), …] for a rule name: each pass that has it.
 
     Raises UsageError with the nearest names.
     """

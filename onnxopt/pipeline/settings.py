@@ -161,8 +161,7 @@ def all_targets(*, plugins: bool = True) -> list[str]:
 
 
 def targets_in(given: Any) -> tuple[str, ...]:
-    """Return the targets of `"arm,npu"`, or of a sequence of names, without repeats, in order; a runtime with its
-    version.
+    """Return the targets of `"arm,npu"`, or of a list of names, in order, without repeats; a runtime with its version.
 
     Raises UsageError, with the nearest names, for an unknown target, and for a version without measurements.
     """

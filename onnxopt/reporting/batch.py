@@ -19,7 +19,7 @@ MARK: Final = {"failed": "✗", "would change": "!"}
 
 
 def lines(outcome: dict[str, Any]) -> Iterator[str]:
-    """Returns a line for an outcome (`batch.Outcome.to_dict()`), and a line for each place of a difference.
+    """Yield a line for an outcome (`batch.Outcome.to_dict()`), and a line for each place of a difference.
 
     A failure has an error line.
     """
@@ -62,13 +62,13 @@ def sizes(outcome: dict[str, Any]) -> str:
 
 
 def verdict_text(outcome: dict[str, Any]) -> str:
-    """Returns `verified`, or a weaker verdict with its message; empty without verification."""
+    """Return `verified`, or a weaker verdict with its message; empty without verification."""
     found = _found(outcome)
     return judged.brief(found) if found else ""
 
 
 def places_of(outcome: dict[str, Any]) -> list[str]:
-    """Where the result goes wrong, a line for each place."""
+    """Return a line for each place at which the result is wrong."""
     found = _found(outcome)
     if found is None:
         return []
@@ -81,14 +81,14 @@ def _found(outcome: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def note(outcome: dict[str, Any]) -> str:
-    """Returns the rewrites left out of the result; mostly empty."""
+    """Return the rewrites left out of the result; mostly empty."""
     lines = left_out((outcome["report"] or {}).get("rolled_back", []))
     more = f"; and {len(lines) - 1} more" if len(lines) > 1 else ""
     return lines[0] + more if lines else ""
 
 
 def said(outcome: dict[str, Any]) -> str:
-    """Returns the failure of an outcome, the rewrites left out, or else the status."""
+    """Return the failure of an outcome, the rewrites left out, or else the status."""
     status = str(outcome["status"])
     if status == "would change":
         status += f": {nodes(outcome)}"
@@ -96,7 +96,7 @@ def said(outcome: dict[str, Any]) -> str:
 
 
 def told(outcome: dict[str, Any], full: bool = False) -> list[str]:
-    """Returns further lines: a verdict with a message, and places.
+    """Return further lines: a verdict with a message, and places.
 
     `full`: every verdict, with figures of pieces and noise.
     """
@@ -120,7 +120,7 @@ def summary(outcomes: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
-    """Returns a table in GitHub's markdown."""
+    """Return a table in GitHub's markdown."""
     rows = ["| | model | nodes | size | result | |", "|-|-|-|-|-|-|"]
     for o in cleaned(outcomes):
         cells = [mark(o), "`{}`".format((o["destination"] or o["source"]).replace("`", "'"))]
@@ -131,7 +131,7 @@ def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
 
 
 def _last(outcome: dict[str, Any]) -> list[str]:
-    """Returns the last column of a table: the failure, the rewrites left out or the verdict, with further lines."""
+    """Return the last column of a table: the failure, the rewrites left out or the verdict, with further lines."""
     first = outcome["message"] or note(outcome)
     more = told(outcome)
     if not first and not more and outcome["report"] is not None:
@@ -140,7 +140,7 @@ def _last(outcome: dict[str, Any]) -> list[str]:
 
 
 def _markdown(text: str) -> str:
-    """Our own code spans stay; a name makes no cell, no tag, no link and no picture."""
+    """Return text for a table cell of Markdown: names make no cell, tag, link or picture; code spans stay."""
     text = text.replace("|", "\\|").replace("<", "&lt;")
     return text.replace("](", "]\\(").replace("][", "]\\[")
 
@@ -177,7 +177,7 @@ def _style(outcome: dict[str, Any]) -> str:
 
 
 def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Returns workflow commands: an error for a failure, a warning for rewrites left out.
+    """Yield workflow commands: an error for a failure, a warning for rewrites left out.
 
     See "Workflow commands for GitHub Actions". Percent signs and line ends are escaped, in properties colons and commas
     too.
@@ -192,7 +192,7 @@ def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _in_repository(path: str) -> str:
-    """Returns a path relative to the root of the repository, independent of the current folder."""
+    """Return a path relative to the root of the repository, independent of the current folder."""
     root = os.environ.get("GITHUB_WORKSPACE")
     if not root or "://" in path:
         return path
@@ -205,7 +205,7 @@ def _data(text: str) -> str:
 
 
 def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:
-    """A test suite with a case for each model: a failure where a check failed (exit code 1), an error for the rest."""
+    """Return a JUnit suite with a case for each model: a failure for a failed check (exit code 1), else an error."""
     failures = sum(o["code"] == 1 for o in outcomes)
     errors = sum(o["code"] in (2, 4) for o in outcomes)
     seconds = f"{sum(o['seconds'] for o in outcomes):.3f}"

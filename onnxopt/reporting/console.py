@@ -55,7 +55,7 @@ def print_report(report: dict[str, Any], verbose: int) -> None:
 
 
 def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list[RenderableType]:
-    """Returns a verdict with its places; `seen`: with the figures of the compared pieces."""
+    """Return a verdict with its places; `seen`: with the figures of the compared pieces."""
     style = STYLES[found["status"]]
     parts: list[RenderableType] = []
     if seen and (rows := list(verdict.grouped(verdict.figures(found)))):
@@ -72,7 +72,7 @@ def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list
 
 
 def _is_shown(p: dict[str, Any]) -> bool:
-    """Returns whether a pass changed or counted something."""
+    """Return whether a pass changed or counted something."""
     return bool(p["nodes"] or plain.pass_hits(p) or plain.statistics(p))
 
 
@@ -156,7 +156,7 @@ def _add_case(table: Table, case: dict[str, Any], figured: Sequence[str]) -> Non
 
 
 def _cells(o: dict[str, Any]) -> dict[str, str]:
-    """Returns the cells of an output, by heading."""
+    """Return the cells of an output, by heading."""
     cells = dict.fromkeys(_FIGURES, "") | {"type": kind(o)}
     if has_figures(o):
         cells |= {"max abs": f"{o['max_abs']:.1e}", "max rel": f"{o['max_rel']:.1e}"}
@@ -170,7 +170,7 @@ def _cells(o: dict[str, Any]) -> dict[str, str]:
 
 
 def _worst(outputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns (shown outputs, remaining equal outputs), in the model's order.
+    """Return (shown outputs, remaining equal outputs), in the model's order.
 
     Shown are all different outputs and the largest differences.
     """

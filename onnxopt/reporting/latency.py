@@ -12,7 +12,7 @@ _MIN_SHARE: Final = 0.005  # a share of the time that is not worth a line
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The record of `comparison.latency.Bench.to_dict()`, line by line."""
+    """Yield the lines of the record `comparison.latency.Bench.to_dict()`."""
     for label, latency in zip("AB", found["files"]):
         low, high = milliseconds(latency["p10"]), milliseconds(latency["p90"])
         yield f"{label} {cleaned(latency['file'])}: median {middle(latency)} ms, p10 {low}, p90 {high}"
@@ -25,13 +25,13 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def middle(latency: dict[str, Any]) -> str:
-    """Returns `1.23 (95 %: 1.21 to 1.25)`; without an interval for a single loading."""
+    """Return `1.23 (95 %: 1.21 to 1.25)`; without an interval for a single loading."""
     interval = [milliseconds(latency[key]) for key in ("low", "high") if latency[key] is not None]
     return milliseconds(latency["median"]) + (f" (95 %: {' to '.join(interval)})" if interval else "")
 
 
 def operators(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Returns the time by operator: (operator, a column for each file).
+    """Return the time by operator: (operator, a column for each file).
 
     A column is (label, milliseconds, nodes). Small operators are merged.
     """
@@ -50,14 +50,14 @@ def _columns(row: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns three digits: 0.0123, 4.56, 789."""
+    """Return three digits: 0.0123, 4.56, 789."""
     value = seconds * 1e3
     digits = max(0, 2 - len(str(int(value))) + 1) if value >= 1 else 4
     return f"{value:.{digits}f}"
 
 
 def conclusions(found: dict[str, Any]) -> Iterator[str]:
-    """Returns `B / A: 0.780 (95 %: 0.770 to 0.790): B is faster`; without an interval for a single loading."""
+    """Yield `B / A: 0.780 (95 %: 0.770 to 0.790): B is faster`; without an interval for a single loading."""
     for r in found["ratios"]:
         words = "as fast as A, as far as can be told" if r["verdict"] == "same" else r["verdict"]
         interval = "" if r["low"] is None else f" (95 %: {r['low']:.3f} to {r['high']:.3f})"
@@ -65,7 +65,7 @@ def conclusions(found: dict[str, Any]) -> Iterator[str]:
 
 
 def conditions(found: dict[str, Any]) -> str:
-    """Returns the conditions of the measurement."""
+    """Return the conditions of the measurement."""
     count = found["threads"]
     threads = counted(count, "thread") if count else "threads as onnxruntime chooses"
     dims = "".join(f", {name}={size}" for name, size in found["dims"].items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
@@ -24,14 +24,14 @@ _MAX_WEIGHTS: Final = 3  # weights that are named
 
 
 def reasons(passes: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, str, str, int]]:
-    """Returns (pass, rule, reason, example, count) for each reason for which rules declined."""
+    """Yield (pass, rule, reason, example, count) for each reason for which rules declined."""
     for p in passes:
         for rule, record in p["rules"].items():
             yield from ((p["name"], rule, why, d["example"], d["count"]) for why, d in record["declined"].items())
 
 
 def kept_lines(report: dict[str, Any]) -> Iterator[str]:
-    """Returns the large parts of a model kept by a guard, from `api.Report.to_dict()`: told without `-v` as well."""
+    """Yield the large parts of a model kept by a guard, from `api.Report.to_dict()`: told without `-v` as well."""
     for p in report["pipeline"]["passes"]:
         if p["name"] in _FOLDS:
             yield from _unfolded(p)
@@ -69,7 +69,7 @@ _MAX_NAMES: Final = 3  # names in a line
 
 
 def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
-    """The report of `api.Report.to_dict()`, line by line."""
+    """Yield the lines of the report `Report.to_dict()`."""
     report = cleaned(report)
     yield from details(report, verbose)
     if not verbose:
@@ -93,7 +93,7 @@ def _pass(p: dict[str, Any], verbose: int) -> Iterator[str]:
 
 
 def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
-    """Returns the rewrites of the passes, without the result."""
+    """Yield the rewrites of the passes, without the result."""
     for p in report["pipeline"]["passes"]:
         yield from _pass(p, verbose)
         if verbose:
@@ -142,7 +142,7 @@ def int64_left(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
 
 
 def choices(report: dict[str, Any], verbose: int) -> Iterator[str]:
-    """Returns the choices for a target; with `verbose` a line with the reason for each."""
+    """Yield the choices for a target; with `verbose` a line with the reason for each."""
     found = report.get("choices") or []
     if found:
         yield f"target {report['target']}: {', '.join(choice['what'] for choice in found)}"
@@ -155,7 +155,7 @@ def _nodes(change: int, width: int = 0) -> str:
 
 
 def warnings(report: dict[str, Any]) -> list[str]:
-    """Returns warnings about unusual parts of the model or run."""
+    """Return warnings about unusual parts of the model or run."""
     found = [*report["pipeline"]["warnings"]]
     if count := report.get("brought_in"):
         found.append(f"{counted(count, 'small tensor')} of data files went into the model, where runtimes read sizes")
@@ -167,7 +167,7 @@ def pass_hits(p: dict[str, Any]) -> int:
 
 
 def declines(p: dict[str, Any]) -> bool:
-    """Returns whether a pattern of this pass matched, and a guard declined."""
+    """Return whether a pattern of this pass matched, and a guard declined."""
     return any(rule["declined"] for rule in p["rules"].values())
 
 
@@ -180,7 +180,7 @@ def _most_common(names: Iterable[str]) -> str:
 
 
 def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
-    """Returns the passes without rewrites, and skipped passes: a line for each reason.
+    """Return the passes without rewrites, and skipped passes: a line for each reason.
 
     From `-vv` on with the missing operators.
     """
@@ -196,18 +196,18 @@ def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
 
 
 def did_not_run(pipeline: dict[str, Any], verbose: int) -> dict[str, str]:
-    """Returns the skipped passes with reasons; without `verbose` only passes with a missing requirement."""
+    """Return the skipped passes with reasons; without `verbose` only passes with a missing requirement."""
     skipped = pipeline.get("skipped", {}).items()
     return {name: why for name, why in skipped if verbose or why.startswith("requires ")}
 
 
 def statistics(p: dict[str, Any]) -> dict[str, int]:
-    """Returns the counts of an analysis pass."""
+    """Return the counts of an analysis pass."""
     return {} if p.get("changed", True) else {what: rule["hits"] for what, rule in p["rules"].items() if rule["hits"]}
 
 
 def summary(report: dict[str, Any]) -> str:
-    """Returns `out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`, with the data files."""
+    """Return `out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`, with the data files."""
     before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
     nodes = nodes_change(before, after)
     if before == after and not report["changed"]:
@@ -217,14 +217,14 @@ def summary(report: dict[str, Any]) -> str:
 
 
 def nodes_change(before: int, after: int) -> str:
-    """Returns `222 → 100 nodes (-55%)`."""
+    """Return `222 → 100 nodes (-55%)`."""
     nodes = counted(after, "node")
     share = f" ({(after - before) / before:+.0%})" if before else ""
     return nodes if before == after else f"{before:,} → {nodes}{share}"
 
 
 def data(report: dict[str, Any]) -> str:
-    """Returns `, data in out.onnx.3f2a9c1b8d04.data`, the data file of the result; mostly empty."""
+    """Return `, data in out.onnx.3f2a9c1b8d04.data`, the data file of the result; mostly empty."""
     names = report.get("data") or []
     return f", data in {_few(names)}" if names else ""
 
@@ -235,7 +235,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
-    """Returns the lines of the verification."""
+    """Return the lines of the verification."""
     found = report.get("verification")
     if found is None:
         if report["changed"]:
@@ -250,7 +250,7 @@ def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
 
 
 def left_out(rolled_back: Sequence[dict[str, Any]], *, matched: bool = False) -> list[str]:
-    """Returns a line for each entry of `rolled_back`, with `matched` also the nodes.
+    """Return a line for each entry of `rolled_back`, with `matched` also the nodes.
 
     Values that stay float32 for the same reason share a line.
     """
@@ -282,13 +282,13 @@ def _left_out(r: dict[str, Any]) -> str:
     return f"{what} was left out, {r['fault']}: {r['message']}"
 
 
-def change(n: int) -> str:
-    """Returns a difference in bytes with a sign, -1.2 KiB; empty for no difference."""
-    return "" if not n else ("-" if n < 0 else "+") + size(abs(n))
+def change(n: int, show: Callable[[int], str] | None = None) -> str:
+    """Return a difference with a sign, by default in bytes: -1.2 KiB; empty for no difference."""
+    return "" if not n else ("-" if n < 0 else "+") + (show or size)(abs(n))
 
 
 def size(n: float) -> str:
-    """Bytes for people: 13.6 MiB."""
+    """Return bytes in a readable unit: 13.6 MiB."""
     for unit in ("B", "KiB", "MiB"):
         if n < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"

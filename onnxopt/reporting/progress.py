@@ -68,7 +68,7 @@ class Progress:
 
 
 def optimization_steps(phase: str) -> str:
-    """Returns `load › passes: dead-code › write › verify` in rich's markup.
+    """Return `load › passes: dead-code › write › verify` in rich's markup.
 
     The current step is bold, finished steps are green. A share behind the name of the current step shows its progress.
     A phase that is no step, such as bisecting, stands alone; every other name is a pass.

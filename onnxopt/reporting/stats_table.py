@@ -22,7 +22,7 @@ _LISTED: Final = 6  # inputs and outputs shown
 
 
 def one(stats: ModelStats) -> RenderableType:
-    """Returns the table of a model."""
+    """Return the table of a model."""
     headings, rows, sums = sheet(stats)
     tables = _narrowing(headings, [_cells(r) for r in rows], [_cells(r, _total_style(r.name)) for r in sums])
     parts: list[RenderableType] = [_heads(("", stats)), _interface(stats), Fitting(tables, _MIN_NAME_WIDTH)]
@@ -31,7 +31,7 @@ def one(stats: ModelStats) -> RenderableType:
 
 
 def _interface(stats: ModelStats) -> Table:
-    """Returns the inputs, outputs and dynamic dims of a model."""
+    """Return the inputs, outputs and dynamic dims of a model."""
     rows: list[Cells] = []
     for kind, values in (("inputs", stats.inputs), ("outputs", stats.outputs)):
         for i, (name, kind_of_value) in enumerate(list(values.items())[:_LISTED]):
@@ -45,7 +45,7 @@ def _interface(stats: ModelStats) -> Table:
 
 
 def _nodes(stats: ModelStats) -> Fitting:
-    """Returns the nodes with the most work: a table, on narrow terminals without results, else lines."""
+    """Return the nodes with the most work: a table, on narrow terminals without results, else lines."""
     assert stats.work is not None
     lines = [Text.assemble((n.name, "bold"), f"  {n.op}, {count(n.flops)} FLOPs, {n.shape}") for n in stats.work.nodes]
     return Fitting([_work(stats), _work(stats, with_result=False)], least=24, otherwise=Group(*lines))
@@ -65,7 +65,7 @@ def _work(stats: ModelStats, *, with_result: bool = True) -> Table:
 
 
 def diff(a: ModelStats, b: ModelStats) -> RenderableType:
-    """Returns the table of changes from `a` to `b`; narrow forms omit the relative, then the absolute change."""
+    """Return the table of changes from `a` to `b`; narrow forms omit the relative, then the absolute change."""
     headings, *parts = sheet(a, b)
     rows, sums = ([_cells(r, _total_style(r.name) if r.change else "dim") for r in part] for part in parts)
     tables = _narrowing(headings, rows, sums, least=2)
@@ -74,7 +74,7 @@ def diff(a: ModelStats, b: ModelStats) -> RenderableType:
 
 
 def _narrowing(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells], least: int = 1) -> list[Table]:
-    """Returns the table in ever narrower forms. The last form has `least` figures, without padding."""
+    """Return the table in ever narrower forms. The last form has `least` figures, without padding."""
     numbers = [*range(len(headings), least - 1, -1), least]
     return [
         _table(headings[:n], [r[: n + 1] for r in rows], [r[: n + 1] for r in sums], close=i == len(numbers) - 1)
@@ -91,7 +91,7 @@ def _table(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells]
 
 
 def _cells(row: Row, style: str = "") -> Cells:
-    """Returns the cells of a row. Names of files are rich Texts, never strings, so that nothing is parsed as markup."""
+    """Return the cells of a row. Names of files are rich Texts, never strings, so that nothing is parsed as markup."""
     changed = "green" if row.change < 0 else "red" if row.change else style
     figures = (Text(text, style if i < _FIGURES else changed) for i, text in enumerate(row.cells))
     return [Name(row.name, style), *figures]

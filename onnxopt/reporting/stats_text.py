@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.plaintext import counted
-from onnxopt.reporting.plain import size
+from onnxopt.reporting.plain import change, size
 
 if TYPE_CHECKING:
     from onnxopt.analysis.stats import ModelStats
@@ -21,14 +21,14 @@ def exact(n: int) -> str:
 
 
 def count(n: int) -> str:
-    """Elements for people: 2,194 or 25.6 M."""
+    """Return a count in a readable unit: 2,194 or 25.6 M."""
     if n < 100_000:
         return f"{n:,}"
     return f"{n / 1e9:.2f} G" if n >= 999_950_000 else f"{n / 1e6:.2f} M" if n < 9_995_000 else f"{n / 1e6:.1f} M"
 
 
 def share(before: int, after: int) -> str:
-    """`-70%`, `×42`; never without a sign where something changed, nor -100% where something is left."""
+    """Return `-70%` or `×42`; a change always has a sign, and -100% means that nothing is left."""
     if before == after:
         return ""
     if not before:
@@ -42,13 +42,8 @@ def share(before: int, after: int) -> str:
     return f"{percent:+.0f}%" if abs(percent) >= 9.5 else f"{percent:+.1f}%"
 
 
-def change(before: int, after: int, show: Show = exact) -> str:
-    """`-238`, `+36.1 MiB`, nothing when equal."""
-    return "" if before == after else ("-" if after < before else "+") + show(abs(after - before))
-
-
 def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, int, int, Show]]:
-    """Returns (label, before, after, format); labels of sub-entries start with two spaces."""
+    """Yield (label, before, after, format); labels of sub-entries start with two spaces."""
     yield "nodes", a.nodes, b.nodes, exact
     inner = [sum(n for scope, n in s.nodes_by_scope.items() if scope != "main") for s in (a, b)]
     if any(inner):
@@ -70,7 +65,7 @@ def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, int, int, Show]]
 
 
 def operators(a: ModelStats, b: ModelStats) -> list[tuple[str, int, int]]:
-    """Returns operator counts: the largest decrease first, then unchanged operators, by count."""
+    """Return operator counts: the largest decrease first, then unchanged operators, by count."""
     names = sorted({*a.operators, *b.operators})
     rows = [(name, a.operators.get(name, 0), b.operators.get(name, 0)) for name in names]
     return sorted(rows, key=lambda r: (r[2] == r[1], r[2] - r[1] or -r[2]))
@@ -85,7 +80,7 @@ class Row(NamedTuple):
 
 
 def sheet(a: ModelStats, b: ModelStats | None = None) -> tuple[tuple[str, ...], list[Row], list[Row]]:
-    """Returns (headings, operators, totals) of a model, or of the changes between two models."""
+    """Return (headings, operators, totals) of a model, or of the changes between two models."""
     if b is not None:
         rows = [_changed(name, x, y, exact) for name, x, y in operators(a, b)]
         return ("before", "after", "change", "%"), rows, [_changed(*total) for total in totals(a, b)]
@@ -95,11 +90,11 @@ def sheet(a: ModelStats, b: ModelStats | None = None) -> tuple[tuple[str, ...], 
 
 
 def _changed(name: str, before: int, after: int, show: Show) -> Row:
-    return Row(name, (show(before), show(after), change(before, after, show), share(before, after)), after - before)
+    return Row(name, (show(before), show(after), change(after - before, show), share(before, after)), after - before)
 
 
 def _figures_of(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
-    """Returns the figures of an operator with `n` nodes."""
+    """Return the figures of an operator with `n` nodes."""
     if stats.work is None:
         return (exact(n),)
     macs, flops = stats.work.macs_by_operator.get(operator, 0), stats.work.flops_by_operator.get(operator, 0)
@@ -107,14 +102,14 @@ def _figures_of(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
 
 
 def notes(stats: ModelStats) -> Iterator[str]:
-    """Returns notes on incomplete figures, and the node at which memory is highest."""
+    """Yield notes on incomplete figures, and the node at which memory is highest."""
     yield from bounds(stats)
     if stats.work is not None and stats.work.peak_at:
         yield f"memory is highest at {stats.work.peak_at}"
 
 
 def bounds(stats: ModelStats) -> Iterator[str]:
-    """Returns the figures that are lower bounds."""
+    """Yield the figures that are lower bounds."""
     work = stats.work
     if work is None:
         return
@@ -127,7 +122,7 @@ def bounds(stats: ModelStats) -> Iterator[str]:
 
 
 def interface_changes(a: ModelStats, b: ModelStats) -> Iterator[str]:
-    """Returns changes of inputs and outputs, which an optimizer must not make."""
+    """Yield changes of inputs and outputs, which an optimizer must not make."""
     for kind, before, after in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):
         for name in dict.fromkeys((*before, *after)):
             x, y = before.get(name), after.get(name)
@@ -138,7 +133,7 @@ def interface_changes(a: ModelStats, b: ModelStats) -> Iterator[str]:
 
 
 def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
-    """The same as a Markdown table, for a pull request."""
+    """Return the figures as a table in Markdown, for a pull request."""
     headings, rows, sums = sheet(a, b)
     lines = [" → ".join(f"**{_escaped(model.path)}**" for model in (a, b) if model is not None), ""]
     if b is not None:
@@ -156,7 +151,7 @@ def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
 
 
 def csv(a: ModelStats, b: ModelStats | None = None) -> str:
-    """The same as comma-separated values, in exact numbers: kind, name, value; before and after of two models."""
+    """Return exact figures as comma-separated values: kind, name, value; for two models before and after."""
     import csv as writer
     import io
 
@@ -179,7 +174,7 @@ def csv(a: ModelStats, b: ModelStats | None = None) -> str:
 
 
 def _by_name(kind: str, counts: Sequence[Mapping[str, int]]) -> list[tuple[str, str, int, int]]:
-    """Returns a row for each name of two counts; none without counts."""
+    """Return a row for each name of two counts; none without counts."""
     names = dict.fromkeys(name for count in counts for name in count)
     return [(kind, name, counts[0].get(name, 0), counts[-1].get(name, 0)) for name in names]
 

@@ -32,7 +32,7 @@ _WORD_START: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an op
 
 
 def table(*columns: Column | str, rows: Iterable[Iterable[RenderableType]] = (), **given: Any) -> Table:
-    """Returns a table with a rule below the headings; the texts of a column given as `str` wrap."""
+    """Return a table with a rule below the headings; the texts of a column given as `str` wrap."""
     made = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, **given)
     for row in rows:
         made.add_row(*row)
@@ -40,17 +40,17 @@ def table(*columns: Column | str, rows: Iterable[Iterable[RenderableType]] = (),
 
 
 def whole(*headings: str, **given: Any) -> list[Column]:
-    """Returns columns whose texts are never cut."""
+    """Return columns whose texts are never cut."""
     return [Column(heading, no_wrap=True, **given) for heading in headings]
 
 
 def figures(*headings: str, **given: Any) -> list[Column]:
-    """Returns columns of numbers."""
+    """Return columns of numbers."""
     return whole(*headings, justify="right", **given)
 
 
 def grid(rows: Iterable[Iterable[RenderableType]], gap: int = 2) -> Table:
-    """Returns rows without headings and lines. The first column is faint, and never cut; long texts fold."""
+    """Return rows without headings and lines. The first column is faint, and never cut; long texts fold."""
     found = [list(row) for row in rows]
     made = Table.grid(*whole("", style="dim"), padding=(0, gap, 0, 0))
     for _ in found[0][1:] if found else ():
@@ -113,8 +113,9 @@ class Name:
 
 
 def folded(name: str, width: int, indent: int = 2) -> Iterator[str]:
-    """`/model/layers.0/mlp/MatMul` as `/model/layers.0/` and `mlp/MatMul`, where both fit, also set off by two;
-    `BatchNormalization` as `Batch` and `Normalization`."""
+    """Yield the parts of a name that fit lines of `width`: `/model/layers.0/`, `mlp/MatMul`; `Batch`, `Normalization`.
+
+    `indent`: of all lines but the first."""
     most = width
     while len(name) > most:
         ends = (max(name.rfind(end, 1, most) for end in some) + 1 for some in _ENDS)
@@ -142,12 +143,12 @@ class Terminal(Console):
         super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
     def render_str(self, text: str, **given: Any) -> Text:
-        """A string as text, without markup, in words that are not cut."""
+        """Return a string as text without markup, whose words are not cut."""
         made = super().render_str(text, **given)
         return Text(made.plain, style=made.style, justify=made.justify, overflow=made.overflow)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Returns rich's segments with names escaped; only rich's own segments may control the terminal."""
+        """Yield rich's segments with names escaped; only rich's own segments may control the terminal."""
         for piece in super().render(renderable, options):
             if piece.control:
                 yield piece

@@ -13,7 +13,7 @@ _LONG, _LINE = 96, 160  # characters of what a place is about, and of a rewrite
 
 
 def place_lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
-    """The places of a verdict, a few lines each."""
+    """Yield the places of a verdict, a few lines each."""
     for place in shown(found, verbose):
         yield f"at {headline(place)}"
         for label, text in rows(place, verbose):
@@ -23,29 +23,29 @@ def place_lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
 
 
 def shown(found: dict[str, Any], verbose: int = 0) -> list[dict[str, Any]]:
-    """The first of many."""
+    """Return the first places, or all with `verbose`."""
     places: list[dict[str, Any]] = found["places"]
     return places if verbose else places[:_PLACES]
 
 
 def more(found: dict[str, Any], verbose: int = 0) -> str:
-    """How many places are not shown."""
+    """Return the number of further places as text; empty if all are shown."""
     return _and_more(len(found["places"]) - len(shown(found, verbose)), "place")
 
 
 def headline(place: dict[str, Any]) -> str:
-    """Returns `r` in main / If: differs by 2.5e-01 of its range, rounding alone by 1.2e-07, case random."""
+    """Return `r` in main / If: differs by 2.5e-01 of its range, rounding alone by 1.2e-07, case random."""
     return f"{value(place)}: {difference(place)}"
 
 
 def value(place: dict[str, Any]) -> str:
-    """`r` in main / If / then_branch."""
+    """Return `r` in main / If / then_branch."""
     where = f" in {short(place['scope'], _LONG)}" if place["scope"] != "main" else ""
     return f"`{short(place['value'], _LONG)}`{where}"
 
 
 def difference(place: dict[str, Any]) -> str:
-    """Returns the difference of a value, the effect of rounding alone, and the case."""
+    """Return the difference of a value, the effect of rounding alone, and the case."""
     noise = place["noise"]
     said: str = place["record"]["note"]
     if noise is not None and "differ" in said:
@@ -62,7 +62,7 @@ def _entries(entries: Sequence[str], verbose: int) -> str:
 
 
 def rows(place: dict[str, Any], verbose: int = 0) -> Iterator[tuple[str, str]]:
-    """Returns (label, text) for each line; an empty label continues the preceding label."""
+    """Yield (label, text) for each line; an empty label continues the preceding label."""
     for side, label in SIDES.items():
         nodes = place[side]
         if not verbose or not nodes:
@@ -78,7 +78,7 @@ def rows(place: dict[str, Any], verbose: int = 0) -> Iterator[tuple[str, str]]:
 
 
 def line(place: dict[str, Any]) -> str:
-    """Returns the place as a single line."""
+    """Return the place as a single line."""
     sides = [f"{label}: {piece(place[side])}" for side, label in SIDES.items()]
     rest = _and_more(len(place["rewrites"]) - 1)
     made = [f"made by {short(text, _LINE)}{f' {rest}' if rest else ''}" for text in place["rewrites"][:1]]
@@ -86,7 +86,7 @@ def line(place: dict[str, Any]) -> str:
 
 
 def piece(nodes: Sequence[dict[str, Any]]) -> str:
-    """Returns the node of a value with the nodes before: `BatchNormalization "bn"(c, …) after Conv "conv"`."""
+    """Return the node of a value with the nodes before: `BatchNormalization "bn"(c, …) after Conv "conv"`."""
     if not nodes:
         return "no node"
     before = [f"{n['op']}{_name(n)}" for n in reversed(nodes[:-1])]
@@ -96,7 +96,7 @@ def piece(nodes: Sequence[dict[str, Any]]) -> str:
 
 
 def node(side: dict[str, Any], verbose: int = 0) -> str:
-    """`Conv "conv1"(x, w)`."""
+    """Return `Conv "conv1"(x, w)`."""
     inputs = side["inputs"] if verbose else side["inputs"][:_READ]
     rest = ", …" if len(side["inputs"]) > len(inputs) else ""
     return f"{side['op']}{_name(side)}({', '.join(map(short, inputs))}{rest})"
@@ -107,7 +107,7 @@ def _name(side: dict[str, Any]) -> str:
 
 
 def _and_more(count: int, what: str = "") -> str:
-    """`and 3 more places`; nothing for none."""
+    """Return `and 3 more places`; empty for none."""
     if count <= 0:
         return ""
     return f"and {counted(count, f'more {what}') if what else f'{count:,} more'}"
@@ -128,7 +128,7 @@ _NOISE: Final = 4  # outputs whose noise is shown
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """`verified: largest difference 9.6e-06 of the range of `y`, 2 cases`."""
+    """Return `verified: largest difference 9.6e-06 of the range of `y`, 2 cases`."""
     return f"{MARKS[found['status']][1]}: {found['message']}"
 
 
@@ -138,12 +138,12 @@ def is_plain(found: dict[str, Any]) -> bool:
 
 
 def brief(found: dict[str, Any]) -> str:
-    """Returns the status alone if there is no message."""
+    """Return the status alone if there is no message."""
     return MARKS[found["status"]][1] if is_plain(found) else sentence(found)
 
 
 def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
-    """Returns the verdict, the places of differences, and a hint."""
+    """Yield the verdict, the places of differences, and a hint."""
     yield f"{MARKS[found['status']][0]} {sentence(found)}"
     for text in (*place_lines(found, verbose), found["hint"]):
         if text:
@@ -151,7 +151,7 @@ def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
 
 
 def figures(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Returns (label, text): the compared pieces, and the noise of outputs."""
+    """Yield (label, text): the compared pieces, and the noise of outputs."""
     if found["pieces"] is not None:
         yield from _pieces(found["pieces"])
     ranked = sorted(found["noise"].items(), key=lambda item: -item[1])
@@ -162,7 +162,7 @@ def figures(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def grouped(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Returns rows without repeated labels."""
+    """Yield rows without repeated labels."""
     last = ""
     for label, text in rows:
         yield label if label != last else "", text
@@ -199,7 +199,7 @@ _MAX_DIMS: Final = 8  # dynamic dims that each line of a case has
 
 
 def comparison_lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
-    """The record of `verification.Comparison.to_dict()`, line by line."""
+    """Yield the lines of the record `verification.Comparison.to_dict()`."""
     found = cleaned(found)
     for case in found["cases"]:
         name = case["name"]
@@ -230,34 +230,34 @@ def _output(o: dict[str, Any]) -> str:
 
 
 def sizes(case: dict[str, Any]) -> str:
-    """`N=2 S=3`."""
+    """Return `N=2 S=3`."""
     return " ".join(f"{k}={v}" for k, v in case["dims"].items())
 
 
 def output_label(o: dict[str, Any]) -> str:
-    """Returns the name of an output, and the compared models if not A and B."""
+    """Return the name of an output, and the compared models if not A and B."""
     return f"{o['name']} [{o['against']}]" if o["against"] else str(o["name"])
 
 
 def kind(o: dict[str, Any]) -> str:
-    """Returns `float32[2,8]`; empty for an output without a value."""
+    """Return `float32[2,8]`; empty for an output without a value."""
     if not o["dtype"]:
         return ""
     return f"{o['dtype']}[{','.join(map(str, o['shape']))}]"
 
 
 def has_figures(o: dict[str, Any]) -> bool:
-    """Returns whether an output has differences to show; types without subtraction have none."""
+    """Return whether an output has differences to show; types without subtraction have none."""
     return o["max_abs"] != float("inf") and o["dtype"] not in ("", "bool", "object", "none", "map")
 
 
 def counts(pair: list[int]) -> str:
-    """`3`, or `3 / 5` where A and B differ."""
+    """Return `3`, or `3 / 5` if A and B differ."""
     return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} / {pair[1]}"
 
 
 def tolerances(found: dict[str, Any]) -> Iterator[str]:
-    """Returns the tolerance of each type."""
+    """Yield the tolerance of each type."""
     allowed = {
         o["dtype"]: (o["rtol"], o["atol"]) for c in found["cases"] for o in c["outputs"] if o["rtol"] is not None
     }

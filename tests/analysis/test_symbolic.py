@@ -13,11 +13,11 @@ from onnxopt.analysis.shapes.symbolic import (
     Size,
     differs,
     divide,
-    is_least,
+    is_minimum,
     is_nonnegative,
     is_positive,
-    least,
-    lowest,
+    lower_bound,
+    minimum,
     quotient,
     symbol,
     vanishes_with,
@@ -69,7 +69,7 @@ def test_floors_and_bounds_hold_for_every_size(x: Any, d: int, y: Any, e: int, o
     if outer is not None:
         assert value(outer, of) == (value(x[0], of) // d + value(y[0], of)) // e
         assert not is_nonnegative(outer) or value(outer, of) >= 0
-        low = lowest(outer, of)
+        low = lower_bound(outer, of)
         assert low is None or low <= value(outer, of)
 
 
@@ -118,14 +118,14 @@ def test_the_floor_of_a_quotient() -> None:
 
 
 def test_the_smaller_of_a_size_and_a_number() -> None:
-    assert least(3, 2) == least(2, 3) == 2
-    assert least(a + 1, 2) == least(1 + a, 2) != least(a, 2)
-    assert least(symbol("x" * 300), 2) is None
+    assert minimum(3, 2) == minimum(2, 3) == 2
+    assert minimum(a + 1, 2) == minimum(1 + a, 2) != minimum(a, 2)
+    assert minimum(symbol("x" * 300), 2) is None
     for of in (a, a + 1, symbol(as_symbol("a, b"))):
-        cut = least(of, 2)
+        cut = minimum(of, 2)
         assert cut is not None
-        assert [is_least(cut, other) for other in (of, a * 2, b, 2)] == [True, False, False, False]
-    assert not is_least(2, a)
+        assert [is_minimum(cut, other) for other in (of, a * 2, b, 2)] == [True, False, False, False]
+    assert not is_minimum(2, a)
 
 
 def test_names_of_dims_cannot_be_mistaken() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from onnxopt.cli.run import _OF_A_JOB, Single
-from onnxopt.cli.say import Telling
+from onnxopt.cli.run import _OF_A_JOB, SingleRun
+from onnxopt.cli.say import OutputSettings
 from onnxopt.errors import StartError
 from onnxopt.verification import Verifier, VerifyOptions
 from onnxopt.worker import process, usual_memory
@@ -197,5 +197,5 @@ def test_the_original_runs_while_the_command_imports(option: str, monkeypatch: p
 
     monkeypatch.setattr("onnxopt.verification.verifier.Verifier", Recorded)
     asked: dict[str, Any] = dict.fromkeys([*_OF_A_JOB, "dtype", "int32", "strip_qdq", "begin", "end"])
-    Single(asked | {"level": 2, option: "given"}, VerifyOptions(), Telling())._started(Path("model.onnx"))
+    SingleRun(asked | {"level": 2, option: "given"}, VerifyOptions(), OutputSettings())._started(Path("model.onnx"))
     assert known == ["started", *([] if option else ["prepared"])]

@@ -61,8 +61,7 @@ def _ranged(begin: Value | None, end: Value | None, step: Value | None) -> Count
 
 
 def _maker(value: Value | None, *ops: str) -> Node | None:
-    """Return the producer of a value, one of `ops` (any, without `ops`), without references to a function's
-    attributes; else None."""
+    """Return the producer, one of `ops` (any, without `ops`), unless an attribute is a reference; else None."""
     node = producer(value, *ops)
     return node if node is not None and not node.has_references else None
 
@@ -196,8 +195,7 @@ WHOLE: Final = Span(0, None)
 
 
 class Box(NamedTuple):
-    """`spans`: the written range of each data axis. `missing`: data axes of size 1 in the box, absent in the
-    updates."""
+    """`spans`: the written range of each data axis. `missing`: data axes of size 1 that the updates lack."""
 
     spans: tuple[Span, ...]
     missing: tuple[int, ...] = ()

@@ -28,7 +28,7 @@ from onnxopt.analysis.shapes.symbolic import (
     is_named,
     is_nonnegative,
     is_positive,
-    least,
+    minimum,
     quotient,
     vanishes_with,
 )
@@ -200,7 +200,7 @@ def _between(s: ShapeData, start: Size, end: Size, size: Size) -> Size | None:
     if start == 0 and end == size:
         return size
     if start == 0 and isinstance(size, int) and size > 0 and is_nonnegative(end):
-        return least(end, size)
+        return minimum(end, size)
     # Without clamping only if 0 ≤ start ≤ end ≤ size is proven.
     return end - start if all(map(s.is_size, (start, end - start, size - end))) else None
 

@@ -24,7 +24,7 @@ from onnxopt.analysis.shapes.sizes import (
     registrar,
     where_known,
 )
-from onnxopt.analysis.shapes.symbolic import LARGEST_INTEGERS, Size, differs, divide, fits, is_no_less, quotient
+from onnxopt.analysis.shapes.symbolic import LARGEST_INTEGERS, Size, differs, divide, fits, is_at_least, quotient
 from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import element_kind
@@ -120,17 +120,17 @@ def _negated(s: ShapeData, n: Node) -> Array:
 
 @_computing("Div")
 def _divided(s: ShapeData, n: Node) -> Array:
-    return where_known(lambda a, b: _quotient(a, b, s.least), s.data_in(n, 0), s.data_in(n, 1))
+    return where_known(lambda a, b: _quotient(a, b, s.minima), s.data_in(n, 0), s.data_in(n, 1))
 
 
-def _quotient(a: Any, b: Any, least: Mapping[str, int]) -> Any:
+def _quotient(a: Any, b: Any, minima: Mapping[str, int]) -> Any:
     """Return a / b truncated as in runtimes: equal to the floor if not negative."""
     if isinstance(a, int) and isinstance(b, int):
         return int(a / b) if b and abs(a) < _MAX_EXACT_QUOTIENT else None
     if not isinstance(b, int):
         return None
     even = divide(a, b)
-    return quotient(a, b) if even is None and b > 0 and is_no_less(a, 0, least) else even
+    return quotient(a, b) if even is None and b > 0 and is_at_least(a, 0, minima) else even
 
 
 @_computing("Mod")
@@ -181,14 +181,14 @@ def _never_equal(known: Any, size: Any, number: Any) -> Any:
 def _largest(s: ShapeData, n: Node) -> Array | None:
     if len(n.inputs) != 2:
         return None
-    return where_known(lambda a, b: _larger(a, b, s.least), s.data_in(n, 0), s.data_in(n, 1))
+    return where_known(lambda a, b: _larger(a, b, s.minima), s.data_in(n, 0), s.data_in(n, 1))
 
 
-def _larger(a: Any, b: Any, least: Mapping[str, int]) -> Any:
+def _larger(a: Any, b: Any, minima: Mapping[str, int]) -> Any:
     """Return the element that is surely not smaller, or None."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    return a if is_no_less(a, b, least) else b if is_no_less(b, a, least) else None
+    return a if is_at_least(a, b, minima) else b if is_at_least(b, a, minima) else None
 
 
 @_rule("Where")

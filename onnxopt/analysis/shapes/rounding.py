@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import cuts_of, where_known
-from onnxopt.analysis.shapes.symbolic import Size, divide, is_no_less, quotient
+from onnxopt.analysis.shapes.symbolic import Size, divide, is_at_least, quotient
 from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 from onnxopt.operators import COMMUTATIVE
@@ -79,9 +79,9 @@ def rounded(s: ShapeData, cast: Node) -> Array | None:
     found = _ratio(s, cast.inputs[0], _MAX_CHAIN)
     if found is None or found.over == 1:
         return found and found.sizes
-    least, over = s.least, found.over
+    minima, over = s.minima, found.over
     # Cast truncates.
-    return where_known(lambda e: quotient(e, over) if is_no_less(e, 0, least) else None, found.sizes)
+    return where_known(lambda e: quotient(e, over) if is_at_least(e, 0, minima) else None, found.sizes)
 
 
 def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:

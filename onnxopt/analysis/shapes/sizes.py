@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from onnxopt.analysis.shapes.symbolic import Size, is_least
+from onnxopt.analysis.shapes.symbolic import Size, is_minimum
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import PICKS
@@ -105,8 +105,8 @@ def _largest_symbol(sizes: list[Size]) -> Size | None:
             continue
         if isinstance(found, int):
             found = d
-        elif found is not None and d != found and not is_least(d, found):
-            found = d if is_least(found, d) else None
+        elif found is not None and d != found and not is_minimum(d, found):
+            found = d if is_minimum(found, d) else None
     return found
 
 

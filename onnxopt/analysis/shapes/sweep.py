@@ -47,8 +47,9 @@ _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
 @dataclass(eq=False, repr=False)
 class ShapeData:
-    """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int, Expr,
-    bool, or None for unknown elements.
+    """Symbolic shapes (`dims`, of known rank) and the elements of small integer tensors (`contents`).
+
+    An element is an int, Expr, bool, or None if unknown.
 
     For a graph without bodies the data may be `kept` between sweeps: only changed nodes, and readers of changed facts,
     are visited again.
@@ -58,7 +59,7 @@ class ShapeData:
     contents: MutableMapping[Value, Array] = field(default_factory=dict)
     assumed: bool = False  # stores no facts
     trial: bool = False  # based on an assumption
-    _least: dict[str, int] = field(default_factory=dict)  # minimum of each symbol, if the model runs
+    _minima: dict[str, int] = field(default_factory=dict)  # minimum of each symbol, if the model runs
     _symbols: dict[str, Expr] = field(default_factory=dict)
     _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # symbols of tensors' dims, by symbol
     _seen: set[Size] = field(default_factory=set)  # dims of tensors
@@ -105,15 +106,15 @@ class ShapeData:
         return self.data_of(node.input(index))
 
     @property
-    def least(self) -> Mapping[str, int]:
+    def minima(self) -> Mapping[str, int]:
         """Minimum of each symbol, if the model runs."""
         self._asked = True
-        return self._least
+        return self._minima
 
     def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
         """Return trial data under the assumption of these shapes."""
         dims, contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
-        trial = ShapeData(dims, contents, True, True, self._least, self._symbols, _seen={*self._seen})
+        trial = ShapeData(dims, contents, True, True, self._minima, self._symbols, _seen={*self._seen})
         for value, sizes in shapes.items():
             trial._keep(value, trial._sizes(sizes))
         return trial
@@ -169,7 +170,7 @@ class ShapeData:
         """Visit the nodes of `graph` in order; yields each when its results are known."""
         if graph is graph.model.graph:  # a body may not run
             for name, size in itertools.chain.from_iterable(map(least_read, graph.by_op.get("Conv", ()))):
-                self._least[name] = max(size, self._least.get(name, 0))
+                self._minima[name] = max(size, self._minima.get(name, 0))
         if self.kept:
             self._look_back(graph)
         in_function = graph.root.is_function
@@ -316,8 +317,7 @@ def as_dims(dims: Iterable[Size]) -> tuple[int | str, ...]:
 
 
 def type_outputs(node: Node) -> None:
-    """Set element types by the type variables of the standard and of onnxruntime's own operators, downstream of
-    operators unknown to inference."""
+    """Set element types of results by type variables, downstream of operators unknown to inference."""
     graph = graph_of(node)
     if graph is None:
         return

@@ -178,25 +178,25 @@ def _floor(left: Expr, b: int) -> Size | None:
     return symbol(made) if len(made) <= _MAX_SYMBOL else None
 
 
-def lowest(size: Size, least: Mapping[str, int]) -> int | None:
+def lower_bound(size: Size, minima: Mapping[str, int]) -> int | None:
     """Return a proven lower bound, given minimum values of symbols (default 0); None if a term is subtracted."""
     if any(c < 0 for m, c in _terms(size) if m):
         return None
-    return sum(c * prod(_lowest_of(name, least) for name in m) for m, c in _terms(size))
+    return sum(c * prod(_lower_bound_of(name, minima) for name in m) for m, c in _terms(size))
 
 
-def _lowest_of(name: str, least: Mapping[str, int]) -> int:
-    inside = (lowest(name.size, least) or 0) // name.divisor if isinstance(name, Floor) else 0
-    return max(inside, least.get(name, 0))
+def _lower_bound_of(name: str, minima: Mapping[str, int]) -> int:
+    inside = (lower_bound(name.size, minima) or 0) // name.divisor if isinstance(name, Floor) else 0
+    return max(inside, minima.get(name, 0))
 
 
-def is_no_less(a: Size, b: Size, least: Mapping[str, int]) -> bool:
+def is_at_least(a: Size, b: Size, minima: Mapping[str, int]) -> bool:
     """Whether `a` is proven ≥ `b`, given minimum values of symbols."""
-    low = lowest(a - b, least)
+    low = lower_bound(a - b, minima)
     return low is not None and low >= 0
 
 
-def least(a: Size, b: int) -> Size | None:
+def minimum(a: Size, b: int) -> Size | None:
     """Return min(a, b); for an expression `a` a new symbol."""
     if isinstance(a, int):
         return min(a, b)
@@ -204,7 +204,7 @@ def least(a: Size, b: int) -> Size | None:
     return symbol(name) if len(name) <= _MAX_SYMBOL else None
 
 
-def is_least(a: Size, of: Size) -> bool:
+def is_minimum(a: Size, of: Size) -> bool:
     """Whether `a` is min(`of`, n) for some number n."""
     return isinstance(a, Expr) and isinstance(of, Expr) and a.name.startswith(f"{{min({of}, ")
 
@@ -231,8 +231,7 @@ def vanishes_with(a: Size, b: Size) -> bool:
 
 
 def differs(a: Size, b: Size) -> bool:
-    """Whether the sizes are proven different for all symbols: the difference is a nonzero number or has a constant
-    sign."""
+    """Whether the sizes are proven different: their difference is a nonzero number or has a constant sign."""
     gap = a - b
     if isinstance(gap, int):
         return gap != 0

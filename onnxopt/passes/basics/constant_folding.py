@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.constants import REFUSED, is_computable, is_refused, is_repeated
-from onnxopt.analysis.folding import Once, is_read, is_second_layout, is_widened, quantize, worth_running
+from onnxopt.analysis.folding import KernelCache, is_read, is_second_layout, is_widened, quantize, worth_running
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node, present, producer
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
@@ -77,7 +77,7 @@ class _Cone:
         self.graph, self.options, self.ctx = graph, options, ctx
         self.nodes: dict[Node, None] = {}  # in topological order
         self.arrays: dict[Value, Array] = {}  # results computed and not yet stored
-        self.once = Once()
+        self.once = KernelCache()
         self.freed: dict[Node, int] = {}  # bytes freed when only this node's outputs remain
         self.failed: dict[Node, list[Node | None]] = ctx.memo.setdefault("constant-folding: failed", {})
         self.dangerous: set[Value] = ctx.memo.setdefault("constant-folding: dangerous", set())

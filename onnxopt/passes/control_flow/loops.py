@@ -13,7 +13,7 @@ from onnxopt.analysis.loops import (
     Recurrence,
     compared,
     conjuncts,
-    counts,
+    is_counter,
     is_implied,
     is_number,
     limit_of_trips,
@@ -116,7 +116,7 @@ class _Loop(Recurrence):
         """Replace a state counting 0, 1, 2, … by the iteration number; for other types only as an index."""
         for i in range(self.states):
             inside, own = self.body.inputs[2 + i], self.body.inputs[0]
-            if not counts(self, i):
+            if not is_counter(self, i):
                 continue
             alike = types.dtype(inside) == TensorProto.INT64
             readers = [n for n in inside.users if alike or (n.op == "Gather" and n.places(inside) == [1])]

@@ -17,7 +17,7 @@ _MAX_OPERATORS: Final = 14  # operators that changed, before the rest is folded
 
 
 def operators(data: dict[str, Any]) -> Markup:
-    """Returns counts of operators before and after: the largest change first, unchanged operators folded.
+    """Return counts of operators before and after: the largest change first, unchanged operators folded.
 
     For a single model, its counts.
     """
@@ -40,7 +40,7 @@ def operators(data: dict[str, Any]) -> Markup:
 
 
 def _bars(rows: Sequence[Row], widest: int, what: str = "") -> Markup:
-    """Returns the first operators, and all others folded; `what`: a description of the others."""
+    """Return the first operators, and all others folded; `what`: a description of the others."""
     rest = rows[_MAX_OPERATORS:]
     title = f"{len(rest)} more {what}".rstrip()
     more = tag("details", tag("summary", title), _counted(rest, widest)) if rest else None
@@ -48,7 +48,7 @@ def _bars(rows: Sequence[Row], widest: int, what: str = "") -> Markup:
 
 
 def _counted(rows: Sequence[Row], widest: int) -> Markup:
-    """Returns a bar and a figure for each model, and the difference of two models."""
+    """Return a bar and a figure for each model, and the difference of two models."""
     body = [
         row(
             op,
@@ -63,7 +63,7 @@ def _counted(rows: Sequence[Row], widest: int) -> Markup:
 
 
 def timeline(data: dict[str, Any]) -> Markup:
-    """Returns a lane for each pass with rewrites, over the time of the run, below the number of nodes."""
+    """Return a lane for each pass with rewrites, over the time of the run, below the number of nodes."""
     report, times = data["history"]["report"], data["times"]
     runs = data["history"]["timeline"]
     pipeline = report["pipeline"]
@@ -105,7 +105,7 @@ def _lanes(runs: list[dict[str, Any]], worked: list[str], nodes: int, times: boo
 
 
 def _mark(run: dict[str, Any], start: float, length: float, times: bool, *, did: bool) -> Markup:
-    """Returns the mark of a run of a pass. `start`, `length`: shares of the whole time; `did`: it changed nodes."""
+    """Return the mark of a run of a pass. `start`, `length`: shares of the whole time; `did`: it changed nodes."""
     took = f", {run['seconds'] * 1e3:,.1f} ms" if times else ""
     title = f"{run['name']}: {counted(run['nodes'], 'node')} left{took}"
     place = f"left:min({start:.3%},100% - 3px);width:{length:.3%}"
@@ -119,7 +119,7 @@ def _lane(name: str, marks: list[Markup], seconds: float, times: bool) -> Markup
 
 
 def _curve(runs: list[dict[str, Any]], starts: list[float], lengths: list[float], whole: float, nodes: int) -> Markup:
-    """Returns the number of nodes over time, as steps."""
+    """Return the number of nodes over time, as steps."""
     most = max([nodes, 1, *(r["nodes"] for r in runs)])
 
     def y(n: int) -> str:
@@ -136,7 +136,7 @@ def _curve(runs: list[dict[str, Any]], starts: list[float], lengths: list[float]
 
 
 def passes(data: dict[str, Any]) -> Markup:
-    """Returns a row for each pass with rewrites, with its rules, and the names of all remaining passes."""
+    """Return a row for each pass with rewrites, with its rules, and the names of all remaining passes."""
     pipeline, times = data["history"]["report"]["pipeline"], data["times"]
     did = [p for p in pipeline["passes"] if pass_hits(p) or p["nodes"] or statistics(p)]
     idle = [p["name"] for p in pipeline["passes"] if p not in did]
@@ -177,7 +177,7 @@ def _signed(n: int, text: str) -> Markup:
 
 
 def declined(data: dict[str, Any]) -> Markup:
-    """Returns each reason with its count and an example node."""
+    """Return each reason with its count and an example node."""
     spots = data["examples"]
     found = reasons(data["history"]["report"]["pipeline"]["passes"])
     rows = [
@@ -191,7 +191,7 @@ def declined(data: dict[str, Any]) -> Markup:
 
 
 def notebook(report: dict[str, Any]) -> Markup:
-    """Returns the summary, the verdict, and the rewrites of each pass, from `Report.to_dict()`."""
+    """Return the summary, the verdict, and the rewrites of each pass, from `Report.to_dict()`."""
     report = cleaned(report)
     lines = [*verdict(report), *left_out(report["rolled_back"], matched=True), *warnings(report)]
     did = [p for p in report["pipeline"]["passes"] if pass_hits(p) or p["nodes"]]

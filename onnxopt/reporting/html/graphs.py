@@ -13,7 +13,7 @@ _CHIPS: Final = (("changed", "~"), ("merged", "⤳"), ("gone", "−"), ("new", "
 
 
 def graphs(data: dict[str, Any]) -> Markup:
-    """Returns the frame of a single graph, or of two graphs with the changes of their nodes."""
+    """Return the frame of a single graph, or of two graphs with the changes of their nodes."""
     names = ("before", "after") if len(data["stats"]) > 1 else ("",)
     matched = "; nodes are matched by names and values" if len(names) > 1 and data["history"] is None else ""
     places = len(data["places"])
@@ -32,7 +32,7 @@ def graphs(data: dict[str, Any]) -> Markup:
 
 
 def _chips(counts: dict[str, int]) -> Markup | None:
-    """Returns a button for each fate of nodes, by which the search selects; None for a single graph."""
+    """Return a button for each fate of nodes, by which the search selects; None for a single graph."""
     chips = [
         tag(
             "button",
@@ -61,7 +61,7 @@ _MARKED: Final = "marked in both graphs; d goes from one to the next"
 
 
 def places(data: dict[str, Any]) -> Markup | None:
-    """Returns the section of places, None without places."""
+    """Return the section of places, None without places."""
     found = data["verification"]
     if found is None or not found["places"]:
         return None
@@ -97,13 +97,13 @@ def _list(items: list[Markup]) -> Markup:
 
 
 def _node(side: dict[str, Any], i: int, at: int | None) -> Markup:
-    """Returns operator and name as a link to the node, with the inputs."""
+    """Return operator and name as a link to the node, with the inputs."""
     name = f' "{side["node"]}"' if side["node"] else ""
     spot = (i, at) if at is not None else None
     return join(link(f"{side['op']}{name}", spot), tag("span", f"({', '.join(side['inputs'])})", class_="mono"))
 
 
 def _rewrite(text: str, at: tuple[int, int] | None) -> Markup:
-    """Returns the rule as a link to its new nodes, with a description."""
+    """Return the rule as a link to its new nodes, with a description."""
     rule, colon, rest = text.partition(": ")
     return join(link(rule, at), tag("span", colon + rest))

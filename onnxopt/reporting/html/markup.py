@@ -25,7 +25,7 @@ class Markup(str):
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:
-    """`tag("td", text, class_="num")`. None is left out; True is an attribute without value."""
+    """Return an element: `tag("td", text, class_="num")`. None is left out; True is an attribute without value."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_text(value)}"')
         for key, value in attributes.items()
@@ -37,7 +37,7 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def join(*children: object) -> Markup:
-    """Returns the parts in order, with text escaped."""
+    """Return the parts in order, with text escaped."""
     return Markup("".join(c if isinstance(c, Markup) else _text(c) for c in children if c is not None))
 
 
@@ -46,23 +46,23 @@ def _text(value: object) -> str:
 
 
 def bundled(*path: str) -> str:
-    """Returns the text of a file of the page."""
+    """Return the text of a file of the page."""
     return files("onnxopt.reporting.html").joinpath(*path).read_text(encoding="utf-8")
 
 
 def template(file: str, **parts: object) -> Markup:
-    """Returns the HTML of a bundled file, with parts in place of their names in braces."""
+    """Return the HTML of a bundled file, with parts in place of their names in braces."""
     return Markup(bundled(file).format(**{name: join(part) for name, part in parts.items()}))
 
 
 def panel(title: str, told: object, *content: object, id: str) -> Markup:
-    """Returns a section of the page with a heading, and a remark beside it unless `told` is None."""
+    """Return a section of the page with a heading, and a remark beside it unless `told` is None."""
     header = tag("header", tag("h2", title), tag("p", told) if told is not None else None)
     return tag("section", header, *content, id=id, class_="panel")
 
 
 def table(heads: Iterable[str], rows: Iterable[Markup], numeric: Collection[str] = (), style: str = "scroll") -> Markup:
-    """Returns a table that scrolls; columns called as in `numeric` hold numbers."""
+    """Return a table that scrolls; columns called as in `numeric` hold numbers."""
     cells = (
         head if isinstance(head, Markup) else tag("th", head, scope="col", class_="num" if head in numeric else None)
         for head in heads
@@ -71,24 +71,24 @@ def table(heads: Iterable[str], rows: Iterable[Markup], numeric: Collection[str]
 
 
 def row(head: object, *cells: Markup | None, style: str | None = None, **of_head: object) -> Markup:
-    """Returns a row of a table, named by its first cell."""
+    """Return a row of a table, named by its first cell."""
     return tag("tr", tag("th", head, scope="row", **of_head), *cells, class_=style)
 
 
 def num(*figure: object) -> Markup:
-    """Returns a cell with a number."""
+    """Return a cell with a number."""
     return tag("td", *figure, class_="num")
 
 
 def link(text: str, spot: tuple[int, int] | None) -> Markup:
-    """Returns a link to a node of a graph, or the text alone for a node in neither graph."""
+    """Return a link to a node of a graph, or the text alone for a node in neither graph."""
     if spot is None:
         return tag("span", text, class_="mono")
     return tag("button", text, type="button", class_="link", data_side=spot[0], data_node=spot[1])
 
 
 def _visible(found: re.Match[str]) -> str:
-    """Returns the escape of an invisible character as text.
+    """Return the escape of an invisible character as text.
 
     Browsers obey characters that change the direction of writing.
     """
@@ -97,7 +97,7 @@ def _visible(found: re.Match[str]) -> str:
 
 
 def json_script(data: Any, **attributes: object) -> Markup:
-    """Returns data for scripts, with `printable` texts.
+    """Return data for scripts, with `printable` texts.
 
     Nothing in the data can end or extend the script element (`</script`, `<!--`).
     """

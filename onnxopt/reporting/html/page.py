@@ -41,7 +41,7 @@ _WITHOUT: Final[_Rows] = (
 
 
 def page(data: dict[str, Any]) -> str:
-    """The whole document for `Comparison.to_dict()`, with `version` and `times`.
+    """Return the document for `Comparison.to_dict()`, with `version` and `times`.
 
     The same data gives the same text. Its policy allows no request at all, and only the scripts written here.
     A section that cannot be made says why in its place, and `data["failures"]` has the reason.
@@ -90,7 +90,7 @@ def _rows(data: dict[str, Any]) -> tuple[list[str], list[Markup]]:
 
 
 def _section(name: str, make: Callable[[dict[str, Any]], Markup | None], data: dict[str, Any]) -> Markup | None:
-    """The section, None where there is nothing to say, or the reason why the section could not be made."""
+    """Return the section, None if empty, or the reason why the section could not be made."""
     made: Markup | None = data["failures"].attempt(name, lambda: make(data), None)
     if name not in data["failures"]:
         return made
@@ -99,7 +99,7 @@ def _section(name: str, make: Callable[[dict[str, Any]], Markup | None], data: d
 
 
 def _shown(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data for scripts: the graphs, and the places of differences."""
+    """Return the data for scripts: the graphs, and the places of differences."""
     shown = {key: data[key] for key in ("blocks", "graphs", "pairs", "merged")}
     if data["places"]:
         shown["places"] = [

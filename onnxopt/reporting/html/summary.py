@@ -20,7 +20,7 @@ _CLASSES: Final = {
 
 
 def summary(data: dict[str, Any]) -> Markup:
-    """Names, verdict, notes, cards."""
+    """Return names, verdict, notes and cards."""
     first, *second = [PurePath(s["path"]).name for s in data["stats"]]
     return tag(
         "section",
@@ -91,14 +91,14 @@ def _facts(rows: Sequence[tuple[str, str]]) -> Markup | None:
 
 
 def _properties(rows: Sequence[tuple[str, str]]) -> Iterator[Markup | None]:
-    """Returns the metadata of the file; the first entries are visible at once."""
+    """Yield the metadata of the file; the first entries are visible at once."""
     yield _facts(rows[:_MOST])
     if rest := rows[_MOST:]:
         yield tag("details", tag("summary", f"{len(rest):,} more properties"), _facts(rest))
 
 
 def _notes(data: dict[str, Any]) -> Markup | None:
-    """Returns warnings to read before the figures."""
+    """Return warnings to read before the figures."""
     rows: list[tuple[object, str]] = [(text, "warn") for text in data["notes"]]
     if data["history"] is not None:
         rows += _notes_of_run(data)
@@ -123,7 +123,7 @@ _MAX_ROWS: Final = 12  # rows before the rest is folded
 
 
 def _types(name: str, kind: str, types: list[str | None], labels: list[str]) -> Markup:
-    """Returns the row of an input or output. `types`: by model, None if absent."""
+    """Return the row of an input or output. `types`: by model, None if absent."""
     cells = [
         tag("td", t if t is not None else "absent", class_="mono", data_label=label) for t, label in zip(types, labels)
     ]
@@ -131,7 +131,7 @@ def _types(name: str, kind: str, types: list[str | None], labels: list[str]) -> 
 
 
 def interface(data: dict[str, Any]) -> Markup:
-    """Returns inputs and outputs with types; for two models, the types before and after."""
+    """Return inputs and outputs with types; for two models, the types before and after."""
     stats = data["stats"]
     labels, rows = _sides(stats, "type"), []
     for kind in ("input", "output"):
@@ -144,7 +144,7 @@ def interface(data: dict[str, Any]) -> Markup:
 
 
 def weights(data: dict[str, Any]) -> Markup:
-    """Returns the largest weights of a model, or the changed weights of two models.
+    """Return the largest weights of a model, or the changed weights of two models.
 
     Weights with changed elements alone are included.
     """

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxopt.analysis.shapes.symbolic import Size
-from onnxopt.conversion.call import Call, Unsayable, before
+from onnxopt.conversion.call import Call, Inexpressible, before
 from onnxopt.operators.operands import Equation, Letters, read_equation
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import numpy_dtype
@@ -120,7 +120,7 @@ def _affine_grid(call: Call) -> list[NodeProto]:
     to 1. The definition of the standard takes no batch of 1."""
     op, kind, dims = call.op, call.needed_type(), call.size(0, 1)
     if dims is None:
-        raise Unsayable("the number of axes of the grid is not known")
+        raise Inexpressible("the number of axes of the grid is not known")
     axes = dims - 2
     between = op.constant(range(1, axes + 1))
     one, two = (op.constant(n, numpy_dtype(kind)) for n in (1, 2))
@@ -153,7 +153,7 @@ def _einsum(call: Call) -> list[NodeProto]:
     names = [call.input(i) for i in range(len(call.node.input))]
     equation = read_equation(call.attr("equation"), [call.rank(i) for i in range(len(names))])
     if equation is None or equation.has_diagonal:
-        raise Unsayable(f"the equation {call.attr('equation')} is not said by other operators")
+        raise Inexpressible(f"the equation {call.attr('equation')} is not said by other operators")
     steps, result = _Steps(call, equation), equation.result
     found, *others = zip(names, equation.terms)
     for i, other in enumerate(others):
@@ -257,7 +257,7 @@ def _zero_point(call: Call) -> list[NodeProto] | None:
     if call.input(2):
         return call.rewritten(without=["output_dtype"])
     if call.rank(1) > 0:
-        raise Unsayable("there is no zero point for each scale")
+        raise Inexpressible("there is no zero point for each scale")
     zero = call.op.constant(0, numpy_dtype(kind))
     return call.rewritten(inputs=[*call.node.input[:2], zero], without=["output_dtype"])
 
