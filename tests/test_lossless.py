@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxopt
+from tests.runtime import plain_session
 
 
 def tensor(name: str, *shape: int, seed: int = 0) -> TensorProto:
@@ -124,3 +126,52 @@ def test_what_becomes_an_initializer_was_not_kept_by_its_name() -> None:
     once = onnxopt.optimize(model, level=1, verify=False)
     assert len(once.model.graph.initializer) == 1 and not once.model.graph.quantization_annotation
     assert not onnxopt.optimize(once.model, level=1, verify=False).report.changed
+
+
+TRAINED = """<ir_version: 10, opset_import: ["" : 21, "my" : 1]>
+g (float[N, 4] x) => (float[N, 4] y)
+<float[4] w = {1, 2, 3, 4}, float[4] v = {1, 1, 1, 1}, float[4] two = {2, 2, 2, 2}>
+{
+  a = Mul (x, w)
+  h = Identity (a)
+  b = Neg (h)
+  c = Neg (b)
+  d = Add (c, v)
+  e = Mul (d, two)
+  f = Mul (e, two)
+  y = Relu (f)
+}
+<domain: "my", opset_import: ["" : 21]> step (a, unread) => (b) { b = Neg (a) }
+"""
+STEP = """step () => (float[4] w1) {
+  l = ReduceMean <keepdims = 0> (c)
+  k = Greater (l, l)
+  e_1 = If (k) <
+    then_branch = t () => (float[N, 4] p) { p = Mul (v, e) },
+    else_branch = e () => (float[N, 4] q) { r = my.step (h, h) q = Add (r, y) }>
+  w1 = Sub (w, e_1)
+}"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"level": 1}, {"level": 3}, {"inline_functions": True}, {"rename": {"y": "z"}}, {"dtype": "float16"}],
+    ids=str,
+)
+def test_values_and_functions_of_a_training_step_stay(options: dict[str, Any]) -> None:
+    """A step runs the nodes of the main graph and of the training graph as one graph."""
+    model = onnx.parser.parse_model(TRAINED)
+    training = model.training_info.add()
+    training.algorithm.CopyFrom(onnx.parser.parse_graph(STEP))
+    training.update_binding.add(key="w", value="w1")
+    feeds = {"x": np.arange(-8, 8, dtype=np.float32).reshape(4, 4)}
+    result = onnxopt.optimize(model, verify=False, **options).model
+    assert len(result.graph.node) < len(model.graph.node)
+    np.testing.assert_allclose(_trained(result, feeds), _trained(model, feeds), rtol=1e-6)
+
+
+def _trained(model: ModelProto, feeds: dict[str, np.ndarray]) -> Any:
+    both, step = ModelProto.FromString(model.SerializeToString()), model.training_info[0].algorithm
+    both.graph.node.extend(step.node)
+    both.graph.output.extend(step.output)
+    return plain_session(both).run(["w1"], feeds)[0]

@@ -16,7 +16,8 @@ from onnx import GraphProto, ModelProto, NodeProto
 from onnxopt.conversion.call import Call, Inexpressible, KnownValues, copy_description, skeleton
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.schema import is_standard, raise_ir_version
-from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, attribute_bytes, body_graphs
+from onnxopt.proto.functions import called_functions
+from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, attribute_bytes, body_graphs, training_graphs
 from onnxopt.worker.limits import Limits
 
 LOWEST: Final = 11  # no older target: older opsets have no negative axes
@@ -66,9 +67,9 @@ def _set_ir_version(proto: ModelProto, *, lowered: bool) -> None:
 
 def further_graphs(proto: ModelProto) -> str:
     """Return the kind of graphs that no conversion of the opset reaches; empty for a model of one graph."""
-    if proto.functions:
+    if proto.functions and called_functions(proto):
         return "functions, whose opsets are their own"
-    has_training = any(t.algorithm.node or t.initialization.node for t in proto.training_info)
+    has_training = any(graph.node for graph in training_graphs(proto))
     return "training graphs, which are not converted" if has_training else ""
 
 

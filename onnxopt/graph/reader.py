@@ -15,7 +15,7 @@ from onnxopt.graph.node import HELD, Node
 from onnxopt.graph.schema import DEFAULTS_SINCE, FUNCTIONS_SINCE, adopt_opsets, import_domain, raise_ir_version
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
-from onnxopt.proto.messages import body_graphs, tensor_type
+from onnxopt.proto.messages import body_graphs, tensor_type, training_graphs
 
 SKIP = "onnxopt.skip"  # metadata key of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
@@ -38,7 +38,8 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
 
         refuse_explosion(proto, model.name)
     model.freeze_initializers = freeze_initializers
-    trainable = _trainable(proto)
+    trainable, trained = _names_in_training(proto) if proto.training_info else (set[str](), set[str]())
+    model.names.update(trained)  # a training step runs both graphs as one: no new value has the name of another
     for function in proto.functions:
         _index_function(model, function)
     model.graph = Graph(model, proto.graph, None, "main")
@@ -47,10 +48,8 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     reader.name_apart()
     model.interface = interface_of(proto, model.graph.initializers)
     pin(model.graph)
-    for name in trainable:
-        value = model.graph.initializers.get(name)
-        if value is not None:
-            value.output_count += 1  # pinned: training info, which the index does not model, refers to it by name
+    if trainable:
+        _pin_trainable(model.graph, trainable)
     _check_text(model)
     return model
 
@@ -118,16 +117,23 @@ def _index_function(model: Model, function: FunctionProto) -> Graph:
     return graph
 
 
-def _trainable(proto: ModelProto) -> set[str]:
-    """Return the initializers changed or read by training: neither constant nor removable."""
-    names: set[str] = set()
-    for info in proto.training_info:
-        for binding in (*info.initialization_binding, *info.update_binding):
-            names.update((binding.key, binding.value))
-        for graph in (info.algorithm, info.initialization):
-            for node in graph.node:
-                names.update(node.input)
-    return names
+def _names_in_training(proto: ModelProto) -> tuple[set[str], set[str]]:
+    """Return the names that training reads or binds, and the names that its graphs define."""
+    read, defined, scopes = set[str](), set[str](), training_graphs(proto)
+    for graph in scopes:
+        defined.update(v.name for v in (*graph.input, *graph.initializer))
+        for node in graph.node:
+            read.update(node.input)
+            defined.update(node.output)
+            scopes += [body for _, body in body_graphs(node)]
+    bindings = (b for info in proto.training_info for b in (*info.initialization_binding, *info.update_binding))
+    return read - defined | {name for binding in bindings for name in (binding.key, binding.value)}, defined
+
+
+def _pin_trainable(graph: Graph, names: set[str]) -> None:
+    """Keep the values that the training graphs, which the index does not model, refer to by name."""
+    for value in dict.fromkeys([*graph.initializers.values(), *graph.inputs, *(v for n in graph for v in n.results)]):
+        value.output_count += value.name in names
 
 
 class _Reader:

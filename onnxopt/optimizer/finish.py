@@ -18,7 +18,7 @@ from onnxopt.graph.bindings import values_named
 from onnxopt.graph.dims import as_written, is_invented, rename_dims
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.writer import write_types
-from onnxopt.proto.messages import tensor_type, tensor_type_proto, tensor_value_info
+from onnxopt.proto.messages import all_nodes, tensor_type, tensor_type_proto, tensor_value_info
 
 
 def declare_outputs(model: Model) -> None:
@@ -150,7 +150,7 @@ def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:
     for training in model.proto.training_info:
         for binding in (*training.initialization_binding, *training.update_binding):
             binding.key = called.get(binding.key, binding.key)
-        for node in training.algorithm.node:
+        for node in all_nodes(training.algorithm.node):
             node.input[:] = [called.get(name, name) for name in node.input]
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 
 from onnxopt.errors import ModelError
-from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, body_graphs, fields, make_attribute
+from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, body_graphs, fields, make_attribute, training_graphs
 
 Key: TypeAlias = tuple[str, str, str]  # (domain, name, overload) of a function
 
@@ -125,7 +125,8 @@ def _rename(
 ) -> None:
     """Do as `instance` in a body. Its own names hide equal names of the function."""
     for value in (*body.input, *body.initializer, *(s.values for s in body.sparse_initializer)):
-        value.name = names[value.name] = fresh(value.name)
+        names[value.name] = fresh(value.name)
+        value.name = names[value.name]
     for name in {n for node in body.node for n in node.output}:
         names.pop(name, None)
     nodes = instance(body.node[:], names, given, fresh)
@@ -146,15 +147,22 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
     nodes = inliner.expanded(proto.graph.node[:])
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
-    kept, scopes = set[Key](), [proto.graph.node]
-    while scopes:
-        called = {_called(node) for node in all_nodes(scopes.pop())} & inliner.functions.keys() - kept
-        kept |= called
-        scopes += [inliner.functions[key].node for key in called]
+    kept = called_functions(proto)
     for i in reversed(range(len(proto.functions))):
         if _key(proto.functions[i]) not in kept:
             del proto.functions[i]
     return proto
+
+
+def called_functions(proto: ModelProto) -> set[Key]:
+    """Return the functions called by the graphs of a model, those of training included, or by such functions."""
+    functions = {_key(f): f for f in reversed(proto.functions)}  # of equal functions, the first is called
+    called, scopes = set[Key](), [graph.node for graph in (proto.graph, *training_graphs(proto))]
+    while scopes:
+        found = {_called(node) for node in all_nodes(scopes.pop())} & functions.keys() - called
+        called |= found
+        scopes += [functions[key].node for key in found]
+    return called
 
 
 class _Inliner:
@@ -164,7 +172,7 @@ class _Inliner:
         self.functions = {_key(f): f for f in reversed(proto.functions)}  # of equal functions, the first is called
         self._imports = proto.opset_import
         self._fits: dict[Key, bool] = {}
-        self._names = _names(proto.graph)
+        self._names = set().union(*map(_names, (proto.graph, *training_graphs(proto))))
         self._count = 0  # inlined calls
 
     def expanded(self, nodes: Iterable[NodeProto]) -> list[NodeProto]:

@@ -130,12 +130,15 @@ def forget_location(tensor: TensorProto) -> None:
     del tensor.external_data[:]
 
 
+def training_graphs(proto: ModelProto) -> list[GraphProto]:
+    """Return the graphs of the training information; their nodes read values of the main graph by name."""
+    return [graph for info in proto.training_info for graph in (info.initialization, info.algorithm)]
+
+
 def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
     """Yield every TensorProto that may hold data: initializers, attributes, and default attributes of functions, in all
     bodies and functions."""
-    stack: list[GraphProto] = [proto.graph]
-    for info in proto.training_info:
-        stack += [info.initialization, info.algorithm]
+    stack: list[GraphProto] = [proto.graph, *training_graphs(proto)]
     nodes: list[NodeProto] = [n for f in proto.functions for n in f.node]
     for function in proto.functions:
         for a in function.attribute_proto:

@@ -166,3 +166,26 @@ def test_names_of_a_function_meet_none_of_the_model(tmp_path: Path) -> None:
     first = -(np.exp(-X) - X)
     expected = np.exp(-(np.exp(-first) - first))
     np.testing.assert_allclose(plain_session(write_model(loaded)).run(None, {"x": X})[0], expected, rtol=1e-5)
+
+
+def test_inputs_and_initializers_of_bodies_in_functions(tmp_path: Path) -> None:
+    """The inputs of a Loop's body, and of a Scan's, got new names that no node of the body read."""
+    loop = """c = Constant <value = int64 {3}> ()
+        t = Loop (c, , a) <body = l (int64 i, bool k, float[N] p) => (bool k_out, float[N] p_out)
+            <float two = {2}> { k_out = Identity (k) f = Cast <to = 1> (i) m = Mul (p, two) p_out = Add (m, f) }>
+        s, b = Scan <num_scan_inputs = 1, body = e (float s_in, float r) => (float s_out, float o)
+            { s_out = Add (s_in, r) o = Identity (s_out) }> (z, t)"""
+    body = f"z = Constant <value = float {{0}}> () {loop}"
+    model = parser.parse_model(HEAD + "{ t = my.f (x) y = my.f (t) }" + function("f", body))
+    onnx.save(model, tmp_path / "a.onnx")
+    loaded = OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
+    assert not loaded.functions
+    y = plain_session(write_model(loaded)).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(y, run(tmp_path / "a.onnx"))
+
+
+def test_functions_without_a_call_keep_no_opset(tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(HEAD + "{ y = Neg (x) }" + H), tmp_path / "a.onnx")
+    optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", target_opset=18)
+    result = onnx.load(tmp_path / "b.onnx")
+    assert not result.functions and result.opset_import[0].version == 18

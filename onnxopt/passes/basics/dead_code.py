@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+
+from onnx import ModelProto
 
 from onnxopt.analysis.constants import may_train
 from onnxopt.graph import Graph, Model
@@ -11,7 +14,7 @@ from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_standard
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
-from onnxopt.proto.messages import qualified
+from onnxopt.proto.messages import all_nodes, qualified, training_graphs
 
 
 @register
@@ -83,6 +86,7 @@ def _drop_outputs(function: Graph, calls: list[Node], ctx: PassContext) -> bool:
 def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
     """Return functions with all their calls, if all may be changed. Overloaded functions are left out."""
     names = Counter(map(_called, model.functions.values()))
+    names.update(_called_in_training(model.proto))
     found = {_called(f): (f, list[Node]()) for f in model.functions.values() if _may_change(f, names)}
     for scope in model.scopes() if found else ():
         for op in [op for op in scope.by_op if op in found]:
@@ -93,7 +97,7 @@ def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
 
 
 def _may_change(function: Graph, names: Counter[str]) -> bool:
-    """Whether the inputs and outputs of a function may change: no overload and no kernel has the name."""
+    """Whether the inputs and outputs of a function may change: no overload, kernel or call in training has the name."""
     domain = function.proto.domain
     has_kernels = is_standard(domain) or domain.startswith("com.microsoft")
     return names[_called(function)] == 1 and not function.skipped and not has_kernels
@@ -101,6 +105,11 @@ def _may_change(function: Graph, names: Counter[str]) -> bool:
 
 def _called(function: Graph) -> str:
     return qualified(function.proto.name, function.proto.domain)
+
+
+def _called_in_training(proto: ModelProto) -> set[str]:
+    """Return the operators of the training graphs, which the index does not model."""
+    return {qualified(n.op_type, n.domain) for graph in training_graphs(proto) for n in all_nodes(graph.node)}
 
 
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
@@ -142,7 +151,7 @@ def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
 
 
 def _drop_functions(model: Model, ctx: PassContext) -> None:
-    """Remove functions not reachable from the main graph."""
+    """Remove functions not reachable from the main graph or a training graph."""
     dead = _uncalled(model)
     if not dead:
         return
@@ -151,13 +160,16 @@ def _drop_functions(model: Model, ctx: PassContext) -> None:
 
 
 def _uncalled(model: Model) -> dict[str, Graph]:
-    """Return the functions not reachable from the main graph, by label."""
+    """Return the functions not reachable from the main graph or a training graph, by label."""
     dead = dict(model.functions)
     labels: dict[str, list[str]] = {}  # a call without overload keeps all overloads
     for label, function in dead.items():
         labels.setdefault(_called(function), []).append(label)
     alive = [model.graph, *(dead.pop(label) for label, function in model.functions.items() if function.skipped)]
-    while alive and dead:
-        called = [op for scope in inner_scopes(alive.pop()) for op in scope.by_op if scope.by_op[op]]
+    called: Iterable[str] = _called_in_training(model.proto)
+    while dead:
         alive += [dead.pop(label) for op in called for label in labels.pop(op, ()) if label in dead]
+        if not alive:
+            break
+        called = [op for scope in inner_scopes(alive.pop()) for op in scope.by_op if scope.by_op[op]]
     return dead
