@@ -120,8 +120,7 @@ _SOME: Final = 1 << 14  # bytes; above, hashing is faster than comparing
 class Contents:
     """Values by contents: equal type, dims and bytes.
 
-    A value is decoded only if another has its type and dims, and hashed once, only if a few sampled bytes are equal,
-    too.
+    A value is decoded only if another has its type and dims, and hashed once, only if sampled bytes are equal, too.
     Never equal to others: strings, constants above `max_bytes`, external data (not read), and statistics of a
     BatchNormalization in training, updated by runtimes.
     """

@@ -232,8 +232,7 @@ def peak_memory(model: Model) -> Peak:
     """Return the largest sum of live values over the nodes in order: inputs, results, and values still to be read.
 
     An estimate: each value has its own memory from producer to last reader (runtimes may share memory, or keep it
-    longer);
-    graph inputs and outputs live throughout. A body adds its peak while its owner runs. Linear in nodes.
+    longer); graph inputs and outputs live throughout. A body adds its peak while its owner runs. Linear in nodes.
     """
     types.update(model)
     return _peak(model.graph)

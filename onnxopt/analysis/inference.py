@@ -65,10 +65,7 @@ def believed_types(node: Node) -> dict[Value, TypeProto]:
 
 
 def _call_of(node: Node, given: Mapping[Value, Known]) -> Call | None:
-    """Return the arguments of operator inference, from types and small data; results are named o0, o1, …
-
-    None if inference is impossible.
-    """
+    """Return the arguments of operator inference, with results o0, o1, …; None if inference is impossible."""
     graph = graph_of(node)
     schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
     if graph is None or schema is None or (node.bodies and node.op in CONTROL_FLOW) or node.has_references:

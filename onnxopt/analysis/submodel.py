@@ -233,10 +233,7 @@ class _Border:
         return None if shape is None else tuple(self._symbol(d) if isinstance(d, str) else d for d in shape)
 
     def _symbol(self, dim: str) -> str:
-        """Return a valid name for a symbol; equal symbols stay equal.
-
-        Invented names (@) differ in every run, and computed ones are in braces.
-        """
+        """Return a valid name for a symbol, the same for equal ones; names with @ or braces are not valid."""
         if "@" not in dim and not dim.startswith("{"):
             return str(as_written(dim))
         if dim not in self._symbols:

@@ -57,10 +57,7 @@ def dtype(value: Value | None) -> int:
 
 
 def shape(value: Value | None) -> Shape | None:
-    """Return the dims as int, symbol (equal symbols are equal sizes) or None (unknown).
-
-    None for unknown rank, and without a value.
-    """
+    """Return dims: int, symbol (equal symbols are equal sizes) or None; None for unknown rank, and without a value."""
     if value is None:
         return None
     if value.constant:

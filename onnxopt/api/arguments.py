@@ -33,10 +33,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def model_file(model: AnyModel) -> Iterator[Path]:
-    """Yield the path of a model: the given path, or a temporary file of a ModelProto.
-
-    Raises UsageError for other arguments.
-    """
+    """Yield the path of a model, given or of a temporary file for a ModelProto. Raises UsageError for other types."""
     from onnx import ModelProto
 
     if not isinstance(model, ModelProto):
@@ -56,10 +53,7 @@ def name_of(file: Path) -> str:
 
 @contextmanager
 def input_files(given: Mapping[str, Any], setting: str) -> Iterator[dict[str, str]]:
-    """Yield a .npy file for each input: given paths, or temporary files of arrays.
-
-    Raises UsageError, naming `setting`, for other values.
-    """
+    """Yield a .npy file for each input, given or temporary for an array. Raises UsageError, naming `setting`."""
     given = dict_in(given, setting, "array")
     arrays = {name: value for name, value in given.items() if not isinstance(value, (str, os.PathLike))}
     files = {name: os.fspath(value) for name, value in given.items() if name not in arrays}

@@ -114,7 +114,7 @@ def optimize(
         level: 0 copies, 1 is exact, 2 may re-associate floating point, 3 has structural algebra too.
         pipeline: pipeline text in place of the level's. extra: passes added to the level's.
         disable: passes or rules to skip; `RULE@VALUE` skips a single match.
-        config: values of config keys. target: name or names of targets.
+        config: values of config keys. target: name or names of targets, the preferred first.
         plugins: Python files or modules with passes.
         max_constant_bytes: largest growth by a single constant fold. max_rewrites: stop after this number.
         allow_domains: operator domains that passes may add to the model.

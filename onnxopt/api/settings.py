@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def log(report: Report, remarks: Iterable[str], *, verified: bool) -> None:
-    """Log the report line by line.
-
-    `verified`: verification was requested, so an unproven verdict is a warning; so are `remarks`.
-    """
+    """Log the report. Warnings are `remarks` and, if verification was requested (`verified`), an unproven verdict."""
     import logging  # most commands print, and need not import it
 
     from onnxopt.reporting import plain
@@ -54,10 +51,7 @@ OF_A_RESULT: Final = SETTINGS | _OF_A_FILE
 
 
 def make_options(**settings: Any) -> OptimizeOptions:
-    """Return the options of `OF_A_RESULT`; loads the plugins, and warns of passes for other targets.
-
-    Raises UsageError for an invalid setting.
-    """
+    """Return the options, load the plugins, and warn of passes for other targets. Raises UsageError."""
     given = {**settings}
     for plugin in all_in(given.pop("plugins", ()), "plugins", "files and modules"):
         from onnxopt.pipeline.registry import load_module

@@ -99,10 +99,7 @@ def _compiled(node: ast.expr, text: str) -> Callable[[Mapping[str, float]], Any]
 
 
 def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a report.
-
-    verified: 1 if proven or unchanged. max_rel: largest difference, infinite if nothing was compared, 0 if unchanged.
-    """
+    """Return the figures of a report; `max_rel` is infinite if nothing was compared, and 0 if unchanged."""
     pipeline: Mapping[str, Any] = report["pipeline"]
     verdict: Mapping[str, Any] = report.get("verification") or {}
     before, after, same = pipeline["nodes_before"], pipeline["nodes_after"], not report["changed"]

@@ -129,10 +129,7 @@ class Cache:
             self.notes.append(f"the cache {folder} is not used: {e.strerror or e}")
 
     def key(self, source: Path, job: Job) -> Key:
-        """Return the key of a job: bytes of all files read, options, versions.
-
-        Raises ModelError for an invalid model.
-        """
+        """Return the key of a job: bytes of all files read, options, versions. Raises ModelError for a bad model."""
         from onnxopt import __version__
         from onnxopt.io.external import ExternalData
         from onnxopt.runtime import version_of
@@ -239,10 +236,7 @@ class Cache:
 
 
 def _leads_out(name: str) -> bool:
-    """Return whether a name may lead out of its folder on some system.
-
-    Also true of `net:v2.onnx`, a valid name on POSIX.
-    """
+    """Return whether a name may lead out of its folder on some system, such as `net:v2.onnx` on Windows."""
     return any(part in ("", ".", "..") or "\\" in part or ":" in part for part in name.split("/"))
 
 

@@ -33,10 +33,7 @@ def run(
     instruments: Sequence[Instrument] = (),
     judge: Spare | None = None,
 ) -> Outcome:
-    """Run a job and return its outcome; errors of a model are outcomes.
-
-    judge: pool of workers, reused between jobs.
-    """
+    """Run a job and return its outcome, also for a faulty model. judge: pool of workers, reused between jobs."""
     start = time.perf_counter()
     outcome = Outcome(job.source, job.destination)
     try:

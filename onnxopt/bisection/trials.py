@@ -83,10 +83,7 @@ class Trials:
     def verdict(
         self, runs: int | None = None, rewrites: int | None = None, done: TrialRun | None = None
     ) -> Verification:
-        """Return the verdict on a run's result. `done`: the run, if available.
-
-        Raises ModelError if nothing was verified.
-        """
+        """Return the verdict on a result. `done`: its run, if available. Raises ModelError if nothing was verified."""
         if (runs, rewrites) not in self.known:
             self.known[runs, rewrites] = self._verify(done or self.run(runs, rewrites))
         return self.known[runs, rewrites]
@@ -158,10 +155,7 @@ def explain(places: Sequence[Place], entries: Sequence[Entry]) -> None:
 
 
 def narrowings(places: Sequence[Place], entries: Sequence[Entry]) -> list[Entry | None]:
-    """Return, by place, the rewrite that narrowed the value's type, else None.
-
-    Only for places where the type cannot hold the original's values.
-    """
+    """Return, by place, the rewrite that narrowed the value's type too far for the original's values, else None."""
     known = {(e.scope, e.value): e for e in entries if e.pass_name == NARROWING and e.fuel}
     found: list[Entry | None] = []
     for place in places:

@@ -153,10 +153,7 @@ _MAX_DOTS: Final = 256  # dots of a line: what reads it takes a time that grows 
 
 
 def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[str, Any]]:
-    """Return (file, settings) of the named file, or of the nearest file found.
-
-    Raises UsageError for invalid TOML.
-    """
+    """Return (file, settings) of the named file, or of the nearest found. Raises UsageError for invalid TOML."""
     if named is not None:
         return named, _settings_in(named)
     for place in (folder, *folder.parents):
@@ -226,10 +223,7 @@ def _heading(param: click.Parameter) -> str:
 
 
 class HeadedCommand(ProjectCommand):
-    """A command with two levels of help.
-
-    `main`: the parameters described by `--help`, in order; the rest is named.
-    """
+    """A command with two levels of help. `main`: parameters described by `--help`, in order; others are named."""
 
     def __init__(self, *args: Any, main: Iterable[str], **given: Any) -> None:
         super().__init__(*args, **given)

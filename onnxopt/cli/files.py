@@ -110,10 +110,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _is_only_written_to(path: Path) -> bool:
-    """Return whether the path cannot be replaced by a rename.
-
-    /dev/stdout may be a file in use by another program.
-    """
+    """Return whether the path cannot be replaced by a rename, such as /dev/stdout, in use by other programs."""
     place = path.absolute()
     return place.parts[1:2] in (("dev",), ("proc",)) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 

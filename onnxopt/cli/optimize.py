@@ -194,10 +194,7 @@ def _run_many(
 
 
 def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
-    """Return whether the arguments are IN OUT.
-
-    Raises UsageError for ambiguous arguments, and for options of IN OUT or files only.
-    """
+    """Return whether the arguments are IN OUT. Raises UsageError if ambiguous, or for options of other forms."""
     to_one_place = not (asked["out_dir"] is not None or asked["in_place"] or asked["check"])
     if to_one_place:
         _refuse_unclear(models, asked)

@@ -118,10 +118,7 @@ def partition(
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
-    """Raise UsageError for operators unknown to both the model and the standard.
-
-    A backend uses a single list for all models.
-    """
+    """Raise UsageError for operators unknown to both the model and the standard: one list may serve all models."""
     from onnx import defs
 
     present = sorted({node.op for node in model.nodes()})

@@ -59,10 +59,7 @@ class Number(click.FloatRange):
 
 
 class NewFile(click.Path):
-    """A file to write: not a folder, and not `-`, which would be a file with this name.
-
-    `instead`: the option that writes to stdout.
-    """
+    """A file to write, not a folder or `-`, which would be a file. `instead`: the option that writes to stdout."""
 
     def __init__(self, instead: str = "") -> None:
         super().__init__(path_type=Path)

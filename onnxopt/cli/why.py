@@ -90,10 +90,7 @@ def _idle(owner: Pass, report: PipelineReport, level: int) -> str:
 
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport, level: int) -> Iterator[str]:
-    """Yield for each rule the number of rewrites and the reasons for declining.
-
-    For a single rule, each reason has an example.
-    """
+    """Yield the number of rewrites and the reasons for declining, by rule; for a single rule with examples."""
     from onnxopt.rewriting.diagnose import refuse_unknown
 
     fired = Counter({rule: r.hits for p in report.passes if p.name == owner.name for rule, r in p.rules.items()})

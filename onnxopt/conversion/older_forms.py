@@ -238,8 +238,7 @@ def _part_by_part(call: Call) -> list[NodeProto] | None:
 
 
 def _spread(call: Call, i: int, what: Array, around: Callable[[int], str], rank: int) -> str:
-    """Return an operand with an entry for each axis. Entries of the axes `what` come from operand `i`, of others from
-    `around`."""
+    """Return an operand with an entry for each axis: of operand `i` for the axes `what`, of `around` for others."""
     places = {int(a) % rank: k for k, a in enumerate(what)}
     piece = []
     for axis in range(rank):
@@ -299,8 +298,7 @@ def _without_zeros(call: Call) -> list[NodeProto] | None:
 
 
 def _copies_zeros(call: Call) -> bool:
-    """Return whether each zero in the shape of a Reshape stands where the operand has a size of zero, too. The standard
-    allows no zero beside a -1."""
+    """Return whether each zero in the shape of a Reshape is a size of zero of the operand, too; a -1 excludes zeros."""
     content, dims = call.known.content(call.input(1)), call.known.sizes(call.input(0)) or ()
     target = content.tolist() if content is not None else [None]
     if -1 in target or None in target:

@@ -116,10 +116,7 @@ def check_call(
 
 
 def type_results(node: Node, defined: Signature, kinds: Sequence[int]) -> None:
-    """Set the element types of a node's results by the signature, from the element types of its operands, 0 if unknown.
-
-    An invalid call gives no types.
-    """
+    """Set the element types of a valid call's results from those of its operands, `kinds`, 0 if unknown."""
     bound: dict[str, int] = {}
     counts = node.inputs, len(node.outputs)
     if not _objection(node.op, 0, defined, *counts, node.proto.attribute, known=False):

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 class Scope:
-    """The data of a `Graph`, and queries.
-
-    The nodes are a doubly linked list, with insertion and removal in constant time.
-    """
+    """The data of a `Graph`, and queries. The nodes are a doubly linked list: insertion takes constant time."""
 
     def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
         self.first: Node | None = None

@@ -22,10 +22,7 @@ from onnxopt.proto.messages import all_nodes, tensor_type, tensor_type_proto, te
 
 
 def declare_outputs(model: Model) -> None:
-    """Declare known sizes of outputs in place of symbols and unknown dims: `[2, 's2', 3]` becomes `[2, 8, 3]`.
-
-    Symbols of inputs stay.
-    """
+    """Declare known sizes of outputs: `[2, 's2', 3]` becomes `[2, 8, 3]`. Symbols of inputs stay."""
     learn_shapes(model.graph)
     changed = False
     for info, value in zip(model.proto.graph.output, model.graph.outputs):

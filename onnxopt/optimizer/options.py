@@ -46,27 +46,12 @@ class Converted:
 
 @dataclass
 class OptimizeOptions:
-    """Options of an optimization: the passes to run, the changes of the model, the limits.
+    """Options of an optimization: passes, changes of the model, and limits. See `onnxopt.optimize` for the keywords.
 
-    `level`: 0 to 3. `pipeline`: pipeline text in place of the level's; named passes run at any level. `extra`: passes
-    added to the level's. `disable`: passes or rules to skip; `RULE@VALUE` skips a rule (or pass) at the producer of a
-    value. `config`: values of config keys, such as `constant-folding.max-bytes`. `target`: name or names of targets,
-    the preferred first. `max_rewrites`: stop after this number. `excluded`: single matches that made a result wrong.
+    Not among the keywords: `excluded`, single matches that made a result wrong, and `limits`, the resources of native
+    code on untrusted model data. `dims`, `shapes`, `make_dynamic` and `rename` are mappings, empty by default.
 
-    `freeze_initializers`: treat initializers that are also graph inputs as constants. `dims` (by symbol) and `shapes`
-    (by input): fixed sizes for dynamic inputs. `make_dynamic`: symbols for fixed dims at `INPUT:AXIS`; `*:0` is the
-    first axis of all inputs. `allow_domains`: domains that passes may add to the model. `infer_shapes`: declare known
-    types and shapes of all values. `rename`: new names of inputs, outputs and symbolic dims, by old names.
-    `name_nodes`: name nodes without a name. `strip_qdq`: drop QuantizeLinear and DequantizeLinear, except for names in
-    `keep`. `dtype`: `float16` or `bfloat16` in place of float32. `int32`: int32 in place of int64, where every number
-    is proved to fit. With `keep_io`, inputs and outputs keep their types.
-
-    Files only: `inline_functions`: inline model-local functions. `target_opset`: convert the model to this opset; by
-    default a target may do so. `provenance`: write version, pipeline and source into the metadata. `external`: the
-    place of external weights: `copy` into a data file of the result, `inline` into the result, `reuse` in place,
-    `auto` copies unless nothing changed and the data is in the folder of the result.
-
-    `limits`: resources of native code on untrusted model data.
+    For files only: `inline_functions`, `target_opset`, `provenance` and `external`.
     """
 
     level: int = 2
@@ -162,10 +147,7 @@ class OptimizeOptions:
         return not (passes or any(getattr(self, name) for name in _CHANGES))
 
     def load(self, source: str | Path, *, stored: bool = False) -> Model:
-        """Return the model of a file, read as requested.
-
-        stored: large weights stay in the file. Raises ModelError and UsageError.
-        """
+        """Return the model of a file; `stored`: large weights stay there. Raises ModelError and UsageError."""
 
         def read(opset: int | Callable[[ModelProto], int] | None) -> Model:
             def convert(proto: ModelProto, path: Path) -> bool:

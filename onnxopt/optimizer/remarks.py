@@ -80,10 +80,7 @@ def _whom_to_tell(rolled_back: Sequence[RolledBack]) -> str:
 
 
 def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
-    """Yield warnings for loaded plugins without a running pass: a pass must be registered and requested.
-
-    A plugin may also only declare references.
-    """
+    """Yield warnings for loaded plugins without a registered and requested pass, or a declared reference."""
     if not plugins:
         return
     from onnxopt.pipeline.registry import registered_by
@@ -275,10 +272,7 @@ def keep_failure(
 def _accuse(
     source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
 ) -> PassContext:
-    """Repeat the run with a check after each pass, and name the faulty pass in `error`.
-
-    Returns the checking context.
-    """
+    """Repeat the run with checks after each pass, name the faulty pass in `error`, and return the context."""
     from onnxopt.pipeline.instruments import CheckEach
 
     checking = replace(ctx, instruments=(CheckEach(),), trace=None)

@@ -72,9 +72,8 @@ class PassContext:
     version.
 
     `trace(model, info, is_before)` is called around every pass. `max_rewrites` limits the number of rewrites.
-    `excluded`:
-    single matches to leave out. `allow_domains`: domains whose operators passes may add to a model without an import of
-    the domain; None: all.
+    `excluded`: single matches to leave out. `allow_domains`: domains whose operators passes may add to a model without
+    an import of the domain; None: all.
 
     Blocks nest, and the innermost counts; each thread and asyncio task has its own. Each run uses a copy, so a context
     may be shared. Raises UsageError for unknown names and keys, and for values of another type.

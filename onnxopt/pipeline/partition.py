@@ -130,8 +130,7 @@ class CapabilityPartitioner:
     `support` is an `OperatorSupport`, a combination, or a function of a node. A node with bodies (If, Loop, Scan) also
     needs support for every node inside. With `allow_single_node=False` a part needs two compute nodes, or a node in
     `allowed_single_node_partition_ops`; otherwise a single compute node. `non_compute_ops` do not count as compute
-    nodes.
-    Constants belong to no part: each reader gets a copy.
+    nodes. Constants belong to no part: each reader gets a copy.
     """
 
     def __init__(
@@ -154,8 +153,7 @@ class CapabilityPartitioner:
         """Return the parts in the order of their first nodes; the graph is not changed.
 
         Parts and remaining nodes form no cycle, and merging two parts joined by an edge would create a cycle.
-        Near-linear time;
-        on adversarial graphs a part may be smaller than possible.
+        Near-linear time; on adversarial graphs a part may be smaller than possible.
         """
         nodes, predecessors = dependencies(self.graph)
         supported = [_with_bodies(n, self.supports) for n in nodes]
@@ -224,10 +222,7 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool 
 
 
 def create_pattern_support(patterns: Iterable[Source], *, exact: bool | None = None) -> NodeSupport:
-    """Return a support for nodes covered by a match of `patterns` (see `pattern_partitions`).
-
-    For use in a partitioner, alone or in `chain` and `any_chain`.
-    """
+    """Return a support for nodes in matches of `patterns` (see `pattern_partitions`), for use in a partitioner."""
     return _PatternSupport(tuple(patterns), exact)
 
 

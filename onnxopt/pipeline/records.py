@@ -37,8 +37,7 @@ class Site:
     """Where the rule, or pass without rules, `name` rewrites: the producer of `value` in the scope with path `scope`.
 
     An empty `scope` means any. A replacement keeps its anchor's output, so a site has the same name in every run.
-    `reason`:
-    why it is excluded.
+    `reason`: of the exclusion.
     """
 
     name: str

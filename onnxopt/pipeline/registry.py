@@ -237,10 +237,7 @@ def is_rule(name: str) -> bool:
 
 
 def pass_or_rule(name: str) -> list[tuple[type[Pass], list[Rule]]]:
-    """Return [(pass, all its rules)] for a pass name, or [(pass, [rule]), …] for a rule name: each pass that has it.
-
-    Raises UsageError with the nearest names.
-    """
+    """Return [(pass, rules)] of a pass name, or [(pass, [rule]), …] of a rule in several passes. Raises UsageError."""
     passes = all_passes()
     dashed, plain = current_name(name), name.replace("-", "_")
     if dashed in passes:

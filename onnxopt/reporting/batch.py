@@ -19,10 +19,7 @@ MARK: Final = {"failed": "✗", "would change": "!"}
 
 
 def lines(outcome: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for an outcome (`batch.Outcome.to_dict()`), and a line for each place of a difference.
-
-    A failure has an error line.
-    """
+    """Yield the line of an outcome (`batch.Outcome.to_dict()`), and a line for each place of a difference."""
     outcome = cleaned(outcome)
     yield _line(outcome)
     if outcome["report"] is not None:
@@ -96,10 +93,7 @@ def said(outcome: dict[str, Any]) -> str:
 
 
 def told(outcome: dict[str, Any], full: bool = False) -> list[str]:
-    """Return further lines: a verdict with a message, and places.
-
-    `full`: every verdict, with figures of pieces and noise.
-    """
+    """Return the verdict, if it has a message, and places; `full`: any verdict, with figures of pieces and noise."""
     found = _found(outcome)
     if found is None:
         return []

@@ -170,10 +170,7 @@ def _cells(o: dict[str, Any]) -> dict[str, str]:
 
 
 def _worst(outputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return (shown outputs, remaining equal outputs), in the model's order.
-
-    Shown are all different outputs and the largest differences.
-    """
+    """Return (all different outputs and the largest differences, other outputs), in the model's order."""
     ranked = sorted(range(len(outputs)), key=lambda i: (outputs[i]["ok"], -outputs[i]["max_rel"]))
     count = max(_MAX_OUTPUTS, sum(not o["ok"] for o in outputs))
     return [outputs[i] for i in sorted(ranked[:count])], [outputs[i] for i in ranked[count:]]

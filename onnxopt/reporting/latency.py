@@ -31,10 +31,7 @@ def middle(latency: dict[str, Any]) -> str:
 
 
 def operators(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Return the time by operator: (operator, a column for each file).
-
-    A column is (label, milliseconds, nodes). Small operators are merged.
-    """
+    """Return (operator, [(label, milliseconds, nodes) for each file]); small operators are merged."""
     rows = found["operators"]
     least = _MIN_SHARE * max((sum(times) for times in zip(*(row["seconds"] for row in rows))), default=0.0)
     large = [row for row in rows[:_MAX_OPERATORS] if max(row["seconds"]) >= least]

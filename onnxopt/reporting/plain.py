@@ -180,10 +180,7 @@ def _most_common(names: Iterable[str]) -> str:
 
 
 def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
-    """Return the passes without rewrites, and skipped passes: a line for each reason.
-
-    From `-vv` on with the missing operators.
-    """
+    """Return lines of passes without rewrites or skipped, by reason; from `-vv` on with missing operators."""
     found: dict[str, list[str]] = {}
     if verbose:
         idle = [p for p in pipeline["passes"] if not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))]
@@ -250,10 +247,7 @@ def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
 
 
 def left_out(rolled_back: Sequence[dict[str, Any]], *, matched: bool = False) -> list[str]:
-    """Return a line for each entry of `rolled_back`, with `matched` also the nodes.
-
-    Values that stay float32 for the same reason share a line.
-    """
+    """Return the lines of `rolled_back`, one for all values with the same reason; `matched`: with the nodes."""
     lines: list[str] = []
     wide: dict[str, list[str]] = {}
     for r in rolled_back:

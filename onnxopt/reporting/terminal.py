@@ -62,10 +62,7 @@ def grid(rows: Iterable[Iterable[RenderableType]], gap: int = 2) -> Table:
 
 @dataclass(frozen=True)
 class Fitting:
-    """The first table that fits the terminal, or `otherwise`, or the last table.
-
-    Text that may wrap counts `least` columns.
-    """
+    """The first table that fits, `otherwise`, or the last table. Text that may wrap counts `least` columns."""
 
     tables: Sequence[Table]
     least: int = 16
@@ -113,9 +110,7 @@ class Name:
 
 
 def folded(name: str, width: int, indent: int = 2) -> Iterator[str]:
-    """Yield the parts of a name that fit lines of `width`: `/model/layers.0/`, `mlp/MatMul`; `Batch`, `Normalization`.
-
-    `indent`: of all lines but the first."""
+    """Yield the parts of a name for lines of `width`, all but the first with an `indent`: `a/layers.0/`, `mlp/Add`."""
     most = width
     while len(name) > most:
         ends = (max(name.rfind(end, 1, most) for end in some) + 1 for some in _ENDS)

@@ -252,10 +252,7 @@ def _filled(s: ShapeData, n: Node) -> Array | None:
 
 
 def chosen_parts(s: ShapeData, where: Node, content: Sequence[Size | None]) -> list[Value | list[int]] | None:
-    """Return the parts of a Where's result, in order: numbers, and values taken from concatenated operands.
-
-    None if further elements are needed.
-    """
+    """Return parts of a Where's result, numbers and values of concatenated operands; None if more is needed."""
     there: dict[int, list[Part]] = {}
     for concat in (producer(v, "Concat") for v in where.inputs[1:]):
         if concat is not None:

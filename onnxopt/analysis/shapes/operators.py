@@ -122,10 +122,7 @@ def _of_weights(w: Dims, channels: Size) -> Found | None:
 
 
 def least_read(n: Node) -> Iterator[tuple[str, int]]:
-    """Yield (symbol, minimum) for the spatial dims of a Conv, whose window must fit.
-
-    Runtimes reject an empty image, unless the padding holds a window.
-    """
+    """Yield (symbol, minimum) for the spatial dims of a Conv: image and padding must hold a window."""
     x, w = (types.shape(v) for v in n.inputs[:2])
     if x is None or w is None or len(x) != len(w) or n.attr("auto_pad") not in (None, "NOTSET"):
         return

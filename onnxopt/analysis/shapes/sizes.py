@@ -111,10 +111,7 @@ def _largest_symbol(sizes: list[Size]) -> Size | None:
 
 
 def is_picked(value: Value, computing: Container[str] = ("Concat",)) -> bool:
-    """Return whether a value holds only constants and dims, or results of `computing` operators on them.
-
-    `computing` may contain Size.
-    """
+    """Whether a value holds only constants, dims, and results of `computing` operators (perhaps Size) on them."""
     seen, stack = {value}, [value]
     while stack:
         v = stack.pop()

@@ -17,10 +17,7 @@ _MAX_OPERATORS: Final = 14  # operators that changed, before the rest is folded
 
 
 def operators(data: dict[str, Any]) -> Markup:
-    """Return counts of operators before and after: the largest change first, unchanged operators folded.
-
-    For a single model, its counts.
-    """
+    """Return counts of operators, for two models with the largest change first and unchanged ones folded."""
     counts = [stats["operators"] for stats in data["stats"]]
     widest = max([1, *(n for of_a_model in counts for n in of_a_model.values())])
     rows: list[Row] = [(op, *(found.get(op, 0) for found in counts)) for op in {**counts[0], **counts[-1]}]

@@ -88,19 +88,13 @@ def link(text: str, spot: tuple[int, int] | None) -> Markup:
 
 
 def _visible(found: re.Match[str]) -> str:
-    """Return the escape of an invisible character as text.
-
-    Browsers obey characters that change the direction of writing.
-    """
+    """Return the escape of an invisible character as text: browsers obey those for the direction of writing."""
     code = found[3]
     return f"\\\\u{code}" if code is not None and not chr(int(code, 16)).isprintable() else found[0]
 
 
 def json_script(data: Any, **attributes: object) -> Markup:
-    """Return data for scripts, with `printable` texts.
-
-    Nothing in the data can end or extend the script element (`</script`, `<!--`).
-    """
+    """Return data for scripts, in which no text can end or extend the element (`</script`, `<!--`)."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
     text = _ESCAPES.sub(_visible, text)
     safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

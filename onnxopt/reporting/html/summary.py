@@ -144,10 +144,7 @@ def interface(data: dict[str, Any]) -> Markup:
 
 
 def weights(data: dict[str, Any]) -> Markup:
-    """Return the largest weights of a model, or the changed weights of two models.
-
-    Weights with changed elements alone are included.
-    """
+    """Return the largest weights of a model, or those of two models that differ, if only in elements."""
     stats, found = data["stats"], data["weights"]
     labels = _sides(stats, "type")
     rows = [_weight(scope, name, sides, labels) for scope, name, sides in found["rows"]]
