@@ -38,7 +38,7 @@ def _own_values(scope: Graph) -> Iterator[Value]:
     yield from (v for node in scope for v in node.results)
 
 
-def the_one(model: Model, name: str, candidates: list[Value]) -> Value:
+def only_candidate(model: Model, name: str, candidates: list[Value]) -> Value:
     """Return the only candidate. Raises UsageError if several bodies have a value of the name."""
     if len(candidates) == 1:
         return candidates[0]
@@ -70,7 +70,7 @@ def _chain(scope: Graph) -> list[Graph]:
     return found[::-1]
 
 
-class Opened:
+class InlinedBody:
     """The main graph with the nodes of a body, and of the enclosing bodies, in front of the nodes that own the bodies.
 
     `inputs`: the input of the main graph in place of each body input. `ends`: the outputs of the body. `owners`: the
@@ -184,20 +184,20 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
     """
     named, ends, scope = _located(model, inputs, outputs)
     place = [*model.scopes()].index(scope)
-    opened = Opened(model, scope)
-    named, ends = ([opened.inputs.get(v, v) for v in some] for some in (named, ends))
+    inlined = InlinedBody(model, scope)
+    named, ends = ([inlined.inputs.get(v, v) for v in some] for some in (named, ends))
     begins = named or [v for v in model.graph.inputs if not v.constant]
     given = set(begins)
     _refuse_inputs(model, ends, given)
-    found = _computable(model, ends, opened, given)
+    found = _computable(model, ends, inlined, given)
     nodes, seen = _behind(found, given)
-    opened.refuse_owners(model, nodes, found)
+    inlined.refuse_owners(model, nodes, found)
     return Cut(
         nodes=[node for node in model.graph if node in nodes],
         inputs=[v for v in begins if v in seen],
         outputs=found,
         unneeded=[v.name for v in _without(named, seen)],
-        left_out=[] if ends else [v.name for v in _without(opened.ends, found)],
+        left_out=[] if ends else [v.name for v in _without(inlined.ends, found)],
         scope=place,
     )
 
@@ -215,12 +215,12 @@ def _without(values: Iterable[Value], known: Collection[Value]) -> list[Value]:
     return [v for v in values if v not in known]
 
 
-def _computable(model: Model, ends: Sequence[Value], opened: Opened, given: Collection[Value]) -> list[Value]:
+def _computable(model: Model, ends: Sequence[Value], inlined: InlinedBody, given: Collection[Value]) -> list[Value]:
     """Return `ends`, or by default the outputs of the scope that `given` suffices for. Raises UsageError for a lack."""
-    known, wanted = _computed(model, given), ends or _without(opened.ends, given)
+    known, wanted = _computed(model, given), ends or _without(inlined.ends, given)
     found = [v for v in wanted if v in known or is_stored(v)]
     if not found or (ends and len(found) < len(ends)):
-        raise _lack(model, _without(wanted, found), given, "input" if opened.owners else "graph input")
+        raise _missing_inputs(model, _without(wanted, found), given, "input" if inlined.owners else "graph input")
     return found
 
 
@@ -231,9 +231,9 @@ def _refuse_inputs(model: Model, ends: Iterable[Value], given: Collection[Value]
             raise UsageError(f"{model.name}: `{v.name}` is an input, which nothing computes", "name a value behind it")
 
 
-def opened_as(model: Model, found: Cut) -> Model:
+def inlined_again(model: Model, found: Cut) -> Model:
     """Return another copy of the model that was cut, with the nodes of the same body in the main graph."""
-    Opened(model, [*model.scopes()][found.scope])
+    InlinedBody(model, [*model.scopes()][found.scope])
     return model
 
 
@@ -252,7 +252,7 @@ def _find(model: Model, values: dict[str, Value], names: Iterable[str]) -> list[
         if name in values:
             found[values[name]] = None
         elif name in inner:
-            found[the_one(model, name, inner[name])] = None
+            found[only_candidate(model, name, inner[name])] = None
         else:
             where = "the main graph or a body" if inner else "the main graph"
             raise UsageError(
@@ -310,7 +310,7 @@ def _behind(ends: Iterable[Value], given: Collection[Value]) -> tuple[set[Node],
     return nodes, seen
 
 
-def _lack(model: Model, ends: list[Value], given: Collection[Value], kind: str) -> UsageError:
+def _missing_inputs(model: Model, ends: list[Value], given: Collection[Value], kind: str) -> UsageError:
     seen = _behind(ends, given)[1]
     missing = [v.name for v in model.graph.inputs if v in seen and v not in given and not is_stored(v)]
     if not missing:

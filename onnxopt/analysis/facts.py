@@ -44,11 +44,11 @@ def infer_new(node: Node) -> None:
     if graph is None:
         return
     ruled, data = _is_ruled(node, graph), ShapeData(assumed=True)
-    made = data.visit(node) if ruled else {}
-    told = {} if _are_settled(node, made) else believed_types(node)
+    ruled_dims = data.visit(node) if ruled else {}
+    inferred = {} if _are_settled(node, ruled_dims) else believed_types(node)
     for v in node.results:
-        _note_type(v, told.get(v))
-        if v.shape is None and (dims := _best_dims(_sizes_in(told.get(v)), made.get(v))) is not None:
+        _set_type(v, inferred.get(v))
+        if v.shape is None and (dims := _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v))) is not None:
             v.shape = tuple(d if _is_settled(d, node) else None for d in dims)
         graph.model.is_vague |= v.shape is None or None in v.shape  # inference may know more
 
@@ -61,10 +61,10 @@ def _is_ruled(node: Node, graph: Graph) -> bool:
     return tabled(op, graph.opset()) is not None and (op in SHAPE_RULES or op in CONTENTS)
 
 
-def _are_settled(node: Node, made: dict[Value, Dims]) -> bool:
+def _are_settled(node: Node, ruled_dims: dict[Value, Dims]) -> bool:
     """Whether types and all dims of the results are known: numbers, symbols, or dims of operands."""
     for v in node.results:
-        if not v.dtype or v not in made or not all(_is_settled(d, node) for d in as_dims(made[v])):
+        if not v.dtype or v not in ruled_dims or not all(_is_settled(d, node) for d in as_dims(ruled_dims[v])):
             return False
     return True
 
@@ -75,20 +75,20 @@ def _is_settled(dim: Dim, node: Node) -> bool:
     return dim is not None and (not is_invented(dim) or any(dim in (v.shape or ()) for v in node.operands))
 
 
-def _best_dims(told: Shape | None, made: Dims | None) -> Shape | None:
+def _most_precise(inferred: Shape | None, ruled: Dims | None) -> Shape | None:
     """Return the more precise of the dims from inference and from rules."""
-    if told is None or made is None or len(told) != len(made):
-        return told if made is None else as_dims(made)
-    return tuple(d.name if isinstance(d, Expr) else d for d in map(better_dim, told, made))
+    if inferred is None or ruled is None or len(inferred) != len(ruled):
+        return inferred if ruled is None else as_dims(ruled)
+    return tuple(d.name if isinstance(d, Expr) else d for d in map(better_dim, inferred, ruled))
 
 
-def _sizes_in(kind: TypeProto | None) -> Shape | None:
+def _dims_in(kind: TypeProto | None) -> Shape | None:
     """Return the dims of a type; negative ones, which exporters write for dynamic sizes, are unknown."""
     dims = tensor_type(kind)[1] if kind is not None else None
     return None if dims is None else tuple(None if isinstance(d, int) and d < 0 else d for d in dims)
 
 
-def _note_type(value: Value, kind: TypeProto | None) -> None:
+def _set_type(value: Value, kind: TypeProto | None) -> None:
     """Note the element type, or the type of a value that is no tensor."""
     if kind is not None and kind.WhichOneof("value") is not None:
         value.dtype = value.dtype or tensor_type(kind)[0]
@@ -108,22 +108,23 @@ def infer_facts(model: Model) -> None:
     since, model.inferred_clock = model.inferred_clock, model.clock
     allowed, model.inference_allowed = model.inference_allowed, False
     try:
-        _Run(model).infer(None if since < 0 else model.marked_since(since))
+        _Inference(model).infer(None if since < 0 else model.marked_since(since))
     finally:
         model.inference_allowed = allowed
 
 
-class _Run:
+class _Inference:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.data = ShapeData(assumed=True)
-        self.again = model.is_vague  # the last run left something unknown
-        self.own = {as_symbol(d.dim_param) for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim}
-        self.same: dict[str, int | str] = {}  # symbols, and the more precise symbol or number of each
+        self.was_vague = model.is_vague  # the last run left something unknown
+        dims = (dim for info in model.proto.graph.input for dim in info.type.tensor_type.shape.dim)
+        self.input_symbols = {as_symbol(dim.dim_param) for dim in dims}
+        self.equal: dict[str, int | str] = {}  # symbols, and the more precise symbol or number of each
         self.todo: Container[Node] | None = None  # nodes to infer in any case; None for all
-        self.better: set[Value] = set()
+        self.refined: set[Value] = set()
         self.vague = _Vagueness()
-        self.repeats = False  # whether a body is inferred once more
+        self.repeats_body = False  # whether a body is inferred once more
         self.declared: dict[Graph, dict[str, TypeProto]] = {}
         self.functions: Functions | None = None  # read when a call is inferred
 
@@ -131,15 +132,15 @@ class _Run:
         graph = self.model.graph
         infos = {i.name: i.type for i in graph.proto.input}
         for v in graph.inputs:
-            _note_type(v, _symbolic(infos.get(v.name)))
-            self._store(v, _sizes_in(_symbolic(infos.get(v.name))))
+            _set_type(v, _symbolic(infos.get(v.name)))
+            self._store(v, _dims_in(_symbolic(infos.get(v.name))))
         for v in graph.initializers.values():
             if not v.constant and not v.is_input:  # changed by training
                 v.dtype, v.shape = v.constant_type()
         self.todo = None if changed is None else _with_owners(changed)
         self._scope(graph)
-        while self.same:
-            self.todo, self.better = _with_owners(self._rename()), set()
+        while self.equal:
+            self.todo, self.refined = _with_owners(self._rename()), set()
             self.data = ShapeData(assumed=True)
             self._scope(graph)
         scopes = [scope for scope in self.model.scopes() if not scope.root.is_function]
@@ -152,90 +153,90 @@ class _Run:
         readers = list[Node]()
         for scope in self.model.scopes():
             for v in (*scope.inputs, *(v for node in scope for v in node.results)):
-                if v.shape is not None and not self.same.keys().isdisjoint(v.shape):
-                    learn(v, tuple(map(self._best, v.shape)), renamed=True)
+                if v.shape is not None and not self.equal.keys().isdisjoint(v.shape):
+                    learn(v, tuple(map(self._representative, v.shape)), renamed=True)
                     readers += v.users
-        self.same = {}
+        self.equal = {}
         return readers
 
     def _scope(self, graph: Graph) -> None:
         for node in graph:
-            if node.op != "Constant" and (self.todo is None or node in self.todo or self._reads_better(node)):
+            if node.op != "Constant" and (self.todo is None or node in self.todo or self._reads_refined(node)):
                 self._visit(node)
 
-    def _reads_better(self, node: Node) -> bool:
+    def _reads_refined(self, node: Node) -> bool:
         """Whether a value with a more precise type is read, and something is unknown of the results."""
-        if not self.better or not (node.bodies or self.vague.is_in(node)):
+        if not self.refined or not (node.bodies or self.vague.is_in(node)):
             return False
-        return not self.better.isdisjoint(values_read(node) if node.bodies else node.inputs)
+        return not self.refined.isdisjoint(values_read(node) if node.bodies else node.inputs)
 
     def _visit(self, node: Node) -> None:
         for body in node.bodies.values():
-            self._enter(node, body)
+            self._type_inputs(node, body)
             self._scope(body)
         graph, results = node.scope, node.results
         before = [v.dtype for v in results]
         ruled = _is_ruled(node, graph)
-        made = self.data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
-        told = {} if ruled and _are_settled(node, made) else self._told(node)
+        ruled_dims = self.data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
+        inferred = {} if ruled and _are_settled(node, ruled_dims) else self._inferred(node)
         for v, kind in zip(results, before):
-            _note_type(v, told.get(v))
+            _set_type(v, inferred.get(v))
             if not v.constant:
-                self._store(v, _best_dims(_sizes_in(told.get(v)), made.get(v)))
+                self._store(v, _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v)))
             if v.dtype != kind:
-                self.better.add(v)
-        if node.op == "Loop" and not self.repeats and node.bodies:
-            self._carry(node)
+                self.refined.add(v)
+        if node.op == "Loop" and not self.repeats_body and node.bodies:
+            self._type_states(node)
 
     def _store(self, value: Value, dims: Shape | None) -> None:
         """Merge dims with the known shape."""
-        merged = self._both(value.shape, dims, value.graph is self.model.graph)
+        merged = self._merged_shape(value.shape, dims, value.graph is self.model.graph)
         if merged is None:
             return
         sizes = self.data.named(value, merged)
         if sizes != value.shape:
-            self.better.add(value)
-            learn(value, sizes, self.again and not value.unasked, renamed=True)
+            self.refined.add(value)
+            learn(value, sizes, self.was_vague and not value.unasked, renamed=True)
 
-    def _both(self, old: Shape | None, new: Shape | None, everywhere: bool) -> Shape | None:
+    def _merged_shape(self, old: Shape | None, new: Shape | None, everywhere: bool) -> Shape | None:
         """Return the shape merged from two shapes of the same value."""
         if new is None or (old is not None and len(old) != len(new)):
             return old
         if old is None or old == new:
             return new
-        return tuple(self._merged(a, b, everywhere) for a, b in zip(old, new))
+        return tuple(self._merged_dim(a, b, everywhere) for a, b in zip(old, new))
 
-    def _merged(self, old: Dim, new: Dim, everywhere: bool) -> Dim:
+    def _merged_dim(self, old: Dim, new: Dim, everywhere: bool) -> Dim:
         """Return the more precise of two equal dims: a number, then a symbol of inputs, then the older.
 
         Two different numbers, possible only in code that never runs, give the newer, as a second run would.
         """
-        a, b = self._best(old), self._best(new)
+        a, b = self._representative(old), self._representative(new)
         if a is None or b is None or a == b:
             return b if a is None else a
         if isinstance(a, int) and isinstance(b, int):
             return b
         if isinstance(a, int) or (isinstance(b, str) and (is_invented(b) or not is_invented(a))):
             a, b = b, a  # b is more precise
-        if everywhere and isinstance(a, str) and a not in self.own:
-            self.same[a] = b
+        if everywhere and isinstance(a, str) and a not in self.input_symbols:
+            self.equal[a] = b
         return b
 
-    def _best(self, dim: Dim) -> Dim:
-        while isinstance(dim, str) and dim in self.same:
-            dim = self.same[dim]
+    def _representative(self, dim: Dim) -> Dim:
+        while isinstance(dim, str) and dim in self.equal:
+            dim = self.equal[dim]
         return dim
 
     # -- what rules do not give --------------------------------------------------------------------------
 
-    def _told(self, node: Node) -> dict[Value, TypeProto]:
+    def _inferred(self, node: Node) -> dict[Value, TypeProto]:
         """Return the types of results by inference; of operators that only the file defines, as declared."""
         is_call = function_label(node.domain, node.proto.op_type, node.proto.overload) in self.model.functions
         if is_call:
             self.functions = self.functions or Functions(self.model)
             found = call_types(node, self.functions)
         else:
-            found = self._of_bodies(node) if node.bodies and node.op in CONTROL_FLOW else believed_types(node)
+            found = self._types_of_bodies(node) if node.bodies and node.op in CONTROL_FLOW else believed_types(node)
         if not found and not node.scope.knows(node.op):
             declared = self._declared_in(node.scope)
             found = {v: declared[v.name] for v in node.results if v.name in declared}
@@ -254,7 +255,7 @@ class _Run:
             self.declared[scope] = found
         return self.declared[scope]
 
-    def _enter(self, node: Node, body: Graph) -> None:
+    def _type_inputs(self, node: Node, body: Graph) -> None:
         """Store the types of the inputs of a body. Runtimes check the declared shapes of a Loop's first two only."""
         is_loop = node.op == "Loop"
         is_fed = node.op in CONTROL_FLOW and not (node.op == "Scan" and node.scope.opset() < SCAN_OF_AXES)
@@ -263,20 +264,20 @@ class _Run:
             kind = info.type if given is None else given[0]
             if node.op == "SequenceMap" and kind.HasField("sequence_type"):
                 kind = kind.sequence_type.elem_type
-            _note_type(v, kind if is_loop and i < 2 else of_any_shape(kind))
+            _set_type(v, kind if is_loop and i < 2 else of_any_shape(kind))
             if (is_loop and i < 2) or (node.op == "SequenceMap" and given is not None):
-                self._store(v, _numbers(_sizes_in(kind)))
+                self._store(v, _numbers(_dims_in(kind)))
         if node.op == "Scan":
             for v, (kind, _) in recurred(node, node.scope.opset(), types.shape).items():
                 if v.graph is body:
-                    self._store(v, _sizes_in(kind))
+                    self._store(v, _dims_in(kind))
 
-    def _of_bodies(self, node: Node) -> dict[Value, TypeProto]:
+    def _types_of_bodies(self, node: Node) -> dict[Value, TypeProto]:
         """Return the types of results from those of the bodies; symbols of a single iteration mean nothing outside."""
         if node.op == "Scan":  # runtimes check the declared shapes of collected outputs
             body, states = node.bodies["body"], len(node.inputs) - int(node.attr("num_scan_inputs", 0))
             for v, info in list(zip(body.outputs, body.proto.output))[states:]:
-                if (numbers := _numbers(_sizes_in(info.type))) is not None and v.graph is body:
+                if (numbers := _numbers(_dims_in(info.type))) is not None and v.graph is body:
                     self._store(v, with_numbers(v.shape, numbers))
         for v, *made in zip(node.outputs, *(b.outputs[node.op == "Loop" :] for b in node.bodies.values())):
             kinds = [fact[0] for fact in map(known, made) if fact is not None]
@@ -286,7 +287,7 @@ class _Run:
                 if node.op == "SequenceMap":
                     kind = TypeProto(sequence_type=TypeProto.Sequence(elem_type=kinds[0]))
                     rename_dims(kind, lambda name: "")
-                _note_type(v, kind)
+                _set_type(v, kind)
         if node.op == "If":
             return {v: kind for v, (kind, _) in (joined(node, {}, completing=False) or {}).items()}
         found = {} if node.op == "SequenceMap" else recurred(node, node.scope.opset(), types.shape)
@@ -294,16 +295,16 @@ class _Run:
             rename_dims(kind, lambda name: "" if is_invented(name) else name)
         return {v: kind for v, (kind, _) in found.items()}
 
-    def _carry(self, loop: Node) -> None:
+    def _type_states(self, loop: Node) -> None:
         """Infer the body once more with the shapes of states that all iterations keep."""
         body = loop.bodies["body"]
         for v in body.inputs[2:]:
             if v in self.data.dims:
                 self._store(v, as_dims(self.data.dims[v]))
-        if any(v in self.better and v.shape is not None for v in body.inputs[2:]):
-            todo, self.todo, self.repeats = self.todo, (), True
+        if any(v in self.refined and v.shape is not None for v in body.inputs[2:]):
+            todo, self.todo, self.repeats_body = self.todo, (), True
             self._scope(body)
-            self.todo, self.repeats = todo, False
+            self.todo, self.repeats_body = todo, False
 
 
 class _Vagueness:

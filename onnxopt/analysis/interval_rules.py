@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # -- sizes -----------------------------------------------------------------------------------------------------
 
-MOST: Final = (1 << 31) - 1  # elements of a tensor
+MAX_SIZE: Final = (1 << 31) - 1  # elements of a tensor
 _RANK: Final = 8  # dims of a tensor whose adjacent products are known
 
 
@@ -63,7 +63,7 @@ class SizeLimits:
             return size
         more = [(m, c) for m, c in size.terms if c > 0]
         total = sum(self._reach(m, c) for m, c in more)
-        return min(total, MOST) if self._is_exact(size) or self._is_exact(_sum(more)) else total
+        return min(total, MAX_SIZE) if self._is_exact(size) or self._is_exact(_sum(more)) else total
 
     def low(self, size: Size) -> int:
         """Return a lower limit of a size, with symbols >= 0."""
@@ -78,9 +78,9 @@ class SizeLimits:
         """Return an upper limit of a product of symbols times `factor`."""
         if not symbols:
             return factor
-        alone = factor * prod(self.high(s.size) // s.divisor if isinstance(s, Floor) else MOST for s in symbols)
+        alone = factor * prod(self.high(s.size) // s.divisor if isinstance(s, Floor) else MAX_SIZE for s in symbols)
         together = max(self._factors(symbols), default=0)
-        return min(alone, MOST if factor <= together else factor * (MOST // together)) if together else alone
+        return min(alone, MAX_SIZE if factor <= together else factor * (MAX_SIZE // together)) if together else alone
 
     def _factors(self, symbols: Monomial) -> Iterable[int]:
         """Yield the factors of the product of `symbols` in the element counts of tensors."""
@@ -253,12 +253,12 @@ def _boxes(s: Intervals, n: Node) -> Found:
 
 @_rule("MaxPool")
 def _pooled(s: Intervals, n: Node) -> list[Found]:
-    return [s.of(n.input(0)), (0, MOST - 1)]
+    return [s.of(n.input(0)), (0, MAX_SIZE - 1)]
 
 
 @_rule("Unique")
 def _unique(s: Intervals, n: Node) -> list[Found]:
-    return [s.of(n.input(0)), (0, MOST - 1), (0, MOST - 1), (0, MOST)]
+    return [s.of(n.input(0)), (0, MAX_SIZE - 1), (0, MAX_SIZE - 1), (0, MAX_SIZE)]
 
 
 @_rule("Pad")
@@ -296,5 +296,5 @@ _rule("Concat")(lambda s, n: s.hull(n.inputs))
 _rule("OneHot")(lambda s, n: s.of(n.input(2)))
 _rule("Range")(lambda s, n: s.hull(n.inputs[:2]))
 _rule("Sign")(lambda s, n: (-1, 1))
-_rule("Size", "Shape")(lambda s, n: (0, MOST))
+_rule("Size", "Shape")(lambda s, n: (0, MAX_SIZE))
 _rule("Where")(lambda s, n: s.hull(n.inputs[1:3]))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from onnxopt.analysis import types
-from onnxopt.analysis.interval_rules import MOST, RULES, Found, Interval, SizeLimits
+from onnxopt.analysis.interval_rules import MAX_SIZE, RULES, Found, Interval, SizeLimits
 from onnxopt.analysis.shapes.sizes import axis_of, product
 from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.analysis.shapes.symbolic import Size, TooComplex
@@ -43,8 +43,8 @@ class Intervals:
         self._narrow = narrow
         self._limits: dict[Graph, SizeLimits] = {}
         self._known: dict[Value, Interval] = {}
-        self._asked: dict[Value, Interval] = {}  # intervals required by readers
-        self._tops: dict[Value, Size] = {}  # symbolic upper limits
+        self._required: dict[Value, Interval] = {}  # intervals required by readers
+        self._upper: dict[Value, Size] = {}  # symbolic upper limits
         self._measure(model.graph)
         self._forward(model.graph)
         self._backward(model.graph)
@@ -72,12 +72,12 @@ class Intervals:
         """Return an upper limit of the number of elements along `axes` (default: all) of the first operand."""
         dims = self.sizes.shape(node.input(0))
         if dims is None or node.graph is None:
-            return MOST  # no tensor has more
+            return MAX_SIZE  # no tensor has more
         try:
             size = product(dims[a] for a in (range(len(dims)) if axes is None else sorted(axes)))
         except (TooComplex, IndexError):
-            return MOST
-        return min(self.high(size, node.graph), MOST)
+            return MAX_SIZE
+        return min(self.high(size, node.graph), MAX_SIZE)
 
     # -- sizes -------------------------------------------------------------------------------------------
 
@@ -101,13 +101,13 @@ class Intervals:
 
     def longest(self, value: Value | None) -> int:
         """Return an upper limit of the largest dim of a value."""
-        return max(self.dims(value) or [MOST])
+        return max(self.dims(value) or [MAX_SIZE])
 
     def length(self, node: Node) -> int:
         """Return an upper limit of the size of the first operand along the `axis` of the node."""
         dims = self.dims(node.input(0)) or []
         axis = axis_of(node.attr("axis", 0), len(dims))
-        return dims[axis] if 0 <= axis < len(dims) else MOST
+        return dims[axis] if 0 <= axis < len(dims) else MAX_SIZE
 
     # -- forward -----------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Intervals:
             each: Sequence[Found] = found if isinstance(found, list) else [found] if rule is not None else []  # type: ignore[list-item]
             for v, interval in itertools.zip_longest(node.outputs, each[: len(node.outputs)]):
                 if v is not None and (kind := _integers(v)) is not None:
-                    self._note_top(node, v)
+                    self._note_upper(node, v)
                     self._known[v] = self._bounded(v, (int(kind.low), int(kind.high)), interval)
 
     def _enter(self, node: Node, key: str, body: Graph) -> None:
@@ -137,9 +137,9 @@ class Intervals:
             array = value.array
             return (int(array.min()), int(array.max())) if array.size else (0, 0)
         known = whole if found is None or not is_within(found, whole) else found
-        if known[0] >= 0 and value in self._tops:
-            known = known[0], max(known[0], min(known[1], self.high(self._tops[value], value.graph)))
-        return _narrowed(_narrowed(known, self._by_sizes(value)), self._asked.get(value))
+        if known[0] >= 0 and value in self._upper:
+            known = known[0], max(known[0], min(known[1], self.high(self._upper[value], value.graph)))
+        return _narrowed(_narrowed(known, self._by_sizes(value)), self._required.get(value))
 
     def _by_sizes(self, value: Value) -> Found:
         """Return the interval of a value with known symbolic content, else None."""
@@ -149,26 +149,26 @@ class Intervals:
         limits = self._limits[value.graph]
         return min(map(limits.low, elements)), max(map(limits.high, elements))
 
-    def _note_top(self, node: Node, value: Value) -> None:
+    def _note_upper(self, node: Node, value: Value) -> None:
         """Note a symbolic upper limit of a result, such as rows times columns."""
         found: Size | None = None
         if node.op == "Range":
-            found = self._top_of_range(node)
+            found = self._upper_of_range(node)
         elif node.op in _PICKED and node.inputs:
-            found = self._top(node.inputs[0])
+            found = self._upper_of(node.inputs[0])
         elif node.op in ("Add", "Mul"):
-            a, b = map(self._top, node.inputs)
+            a, b = map(self._upper_of, node.inputs)
             with contextlib.suppress(TooComplex):
                 found = None if a is None or b is None else a + b if node.op == "Add" else a * b
         if found is not None:
-            self._tops[value] = found
+            self._upper[value] = found
 
-    def _top_of_range(self, node: Node) -> Size | None:
+    def _upper_of_range(self, node: Node) -> Size | None:
         start, limit, delta = ([None, *self._elements(v)][-1] for v in node.inputs)
         counts = isinstance(start, int) and start >= 0 and delta == 1
         return limit - 1 if counts and limit is not None else None
 
-    def _top(self, value: Value | None) -> Size | None:
+    def _upper_of(self, value: Value | None) -> Size | None:
         """Return a symbolic upper limit of a value without negative elements, else None."""
         if value is None or (self.of(value) or (-1, 0))[0] < 0:
             return None
@@ -176,7 +176,7 @@ class Intervals:
         one: Size | None = elements[0] if len({*elements}) == 1 else None
         if one is None and elements and value.constant:
             one = max(elements)
-        return self._tops.get(value) if one is None else one
+        return self._upper.get(value) if one is None else one
 
     def _elements(self, value: Value | None) -> list[Any]:
         """Return the elements of a value with known symbolic content, else none."""
@@ -191,59 +191,59 @@ class Intervals:
         for node in reversed(list(graph)):
             for body in node.bodies.values():
                 self._backward(body)
-            self._ask_indices(node)
-            out = self._asked.get(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
+            self._require_indices(node)
+            out = self._required.get(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
             if out is not None:
-                self._ask_operands(node, out)
+                self._require_operands(node, out)
 
-    def _ask(self, node: Node, index: int, low: int, high: int) -> None:
+    def _require(self, node: Node, index: int, low: int, high: int) -> None:
         value = node.input(index)
         if value is not None and value.graph is node.graph and not value.constant:
-            before = self._asked.get(value, (low, high))
-            self._asked[value] = max(low, before[0]), min(high, before[1])
+            before = self._required.get(value, (low, high))
+            self._required[value] = max(low, before[0]), min(high, before[1])
 
-    def _ask_indices(self, node: Node) -> None:
+    def _require_indices(self, node: Node) -> None:
         if node.op in _SIZES:
             index, least = _SIZES[node.op]
-            self._ask(node, index, least, MOST)
+            self._require(node, index, least, MAX_SIZE)
         elif node.op in _INDEXED:
             size = self.length(node)
-            self._ask(node, 1, -size, size - 1)
+            self._require(node, 1, -size, size - 1)
         elif node.op in _BY_ROWS:
             size = self.longest(node.input(0))
-            self._ask(node, 1, -size, size - 1)
+            self._require(node, 1, -size, size - 1)
 
-    def _ask_operands(self, node: Node, out: Interval) -> None:
+    def _require_operands(self, node: Node, out: Interval) -> None:
         """Derive the intervals of operands from the interval `out` of the result."""
         if node.op in _WHOLE or node.op == "Neg":
-            self._ask(node, 0, *(out if node.op != "Neg" else (-out[1], -out[0])))
+            self._require(node, 0, *(out if node.op != "Neg" else (-out[1], -out[0])))
         elif node.op == "Concat":
             for i in range(len(node.inputs)):
-                self._ask(node, i, *out)
+                self._require(node, i, *out)
         elif node.op == "Cast":
-            self._ask_cast(node, out)
+            self._require_cast(node, out)
         elif node.op in ("Add", "Sub"):
             for i in (0, 1):
-                self._ask_addend(node, i, out)
+                self._require_addend(node, i, out)
 
-    def _ask_addend(self, node: Node, i: int, out: Interval) -> None:
+    def _require_addend(self, node: Node, i: int, out: Interval) -> None:
         """Derive the interval of an operand of an Add or Sub of the same shape as the result."""
         v, other = node.input(i), self.of(node.input(1 - i))
         if v is None or other is None or not types.same_shape(v, node.output):
             return
         if node.op == "Add":
-            self._ask(node, i, out[0] - other[1], out[1] - other[0])
+            self._require(node, i, out[0] - other[1], out[1] - other[0])
         elif i:
-            self._ask(node, i, other[0] - out[1], other[1] - out[0])
+            self._require(node, i, other[0] - out[1], other[1] - out[0])
         else:
-            self._ask(node, i, out[0] + other[0], out[1] + other[1])
+            self._require(node, i, out[0] + other[0], out[1] + other[1])
 
-    def _ask_cast(self, node: Node, out: Interval) -> None:
+    def _require_cast(self, node: Node, out: Interval) -> None:
         """Derive the interval of a Cast's operand, if the new type holds all numbers of the old one."""
         x = node.input(0)
         old, new = _integers(x), _integers(node.output)
         if old is not None and new is not None and new.holds(old):
-            self._ask(node, 0, *out)
+            self._require(node, 0, *out)
 
     # -- operators ---------------------------------------------------------------------------------------
 

@@ -67,16 +67,16 @@ class Loading:
             v: (tensor_type_proto(types.dtype(v), dims), None) for v, dims in self.annotated.items()
         }
         rejected, never = list[Node](), set[Value]()  # `never`: values of bodies that never run
-        for node in filter(self._is_asked, order):
+        for node in filter(self._is_inferred, order):
             found = made_of(node, self._known)
             if _is_rejected(node, found, self._known) or not never.isdisjoint(node.operands):
                 rejected.append(node)
                 never.update(node.results if is_in_body(node) else ())
-            self._known.update(self._news(found or {}))
+            self._known.update(self._new_knowledge(found or {}))
         self.lost = _upstream(rejected)
 
-    def _is_asked(self, node: Node) -> bool:
-        return _may_be_rejected(node) or bool(node.bodies) or node.op == "Shape" or self._is_told(node)
+    def _is_inferred(self, node: Node) -> bool:
+        return _may_be_rejected(node) or bool(node.bodies) or node.op == "Shape" or self._is_known_better(node)
 
     def is_refused(self, value: Value, given: Array | Value, readers: Iterable[Node] | None) -> bool:
         """See `constants.is_refused`."""
@@ -87,7 +87,7 @@ class Loading:
             return True
         if self._outer <= 0 and not any(map(_may_be_rejected, asked)):
             return False
-        after = self._news({value: self._told_of(given)})
+        after = self._new_knowledge({value: self._knowledge_of(given)})
         if not after or self._is_rejected_downstream(asked, after):
             return bool(after)
         if readers is not None:  # other readers keep the old value
@@ -114,17 +114,17 @@ class Loading:
             made = made_of(node, known) if self._left > 0 else None
             if self._left <= 0 or _is_rejected(node, made, known):
                 return True
-            for v, told in self._news(made or {}).items():
+            for v, told in self._new_knowledge(made or {}).items():
                 if after.get(v) != told:
                     after[v] = told
                     asked.update(dict.fromkeys(_takers(v)))
         return False
 
-    def _is_told(self, node: Node) -> bool:
+    def _is_known_better(self, node: Node) -> bool:
         """Whether more than the facts is known of an operand, or everything of all operands."""
         return any(v in self._known for v in node.operands) or all(v.constant for v in node.operands)
 
-    def _news(self, found: Mapping[Value, Known]) -> dict[Value, Known]:
+    def _new_knowledge(self, found: Mapping[Value, Known]) -> dict[Value, Known]:
         """Return the part of `found` that is new, completed by earlier knowledge."""
         more = {}
         for v, (kind, data) in found.items():
@@ -135,7 +135,7 @@ class Loading:
                 more[v] = told
         return more
 
-    def _told_of(self, given: Array | Value) -> Known:
+    def _knowledge_of(self, given: Array | Value) -> Known:
         """Return everything known of a value or array; for picks from a Shape, the listed sizes."""
         listed = given if not isinstance(given, Value) or given.constant else self._listed(given, _PICKS)
         if listed is not None:

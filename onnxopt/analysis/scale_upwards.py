@@ -25,7 +25,7 @@ from onnxopt.proto.messages import Array
 
 REACH: Final = 24  # nodes examined for a factor
 READERS: Final = 3  # readers of a value on the way
-_MEETINGS: Final = 8  # values with several readers
+_MAX_SHARED: Final = 8  # values with several readers
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +72,7 @@ _RULES: Final[dict[str, _Rule]] = {}
 _rule: Final = registrar(_RULES)
 
 
-class Meeting(NamedTuple):
+class SharedFactor(NamedTuple):
     """The factor required by some readers of a value."""
 
     factor: Array
@@ -82,28 +82,28 @@ class Meeting(NamedTuple):
 class Reach(NamedTuple):
     """Limits of a search: `nodes` left, and whether weights `shared` by several products may be edited.
 
-    `met` holds values on the way with several readers: all must require the same factor (`all_ask`). If None, no value
-    may have two readers.
+    `met` holds values on the way with several readers: all must require the same factor (`all_agree`). If None, a
+    value has one reader.
     """
 
     nodes: int = REACH
     shared: bool = False
-    met: dict[Value, Meeting] | None = None
+    met: dict[Value, SharedFactor] | None = None
 
-    def meets(self, value: Value, factor: Array) -> bool:
+    def visits(self, value: Value, factor: Array) -> bool:
         """Note a value with several readers, and the factor of the first. Returns whether such a value is allowed."""
-        if self.met is None or readers_of(value) > READERS or len(self.met) == _MEETINGS:
+        if self.met is None or readers_of(value) > READERS or len(self.met) == _MAX_SHARED:
             return False
-        self.met[value] = Meeting(factor)
+        self.met[value] = SharedFactor(factor)
         return True
 
-    def meets_again(self, value: Value, factor: Array) -> bool:
+    def revisits(self, value: Value, factor: Array) -> bool:
         """Count a further reader. Returns whether the factors are equal."""
         assert self.met is not None
         first = self.met[value] = self.met[value]._replace(readers=self.met[value].readers + 1)
         return bool(np.array_equal(first.factor, factor))
 
-    def all_ask(self) -> bool:
+    def all_agree(self) -> bool:
         """Whether all readers of each met value require its factor; for a tensor read beside its parts, all parts."""
         met = self.met or {}
         if any(m.readers != readers_of(v) for v, m in met.items()):
@@ -146,8 +146,8 @@ def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> l
         return None
     if readers_of(value) > 1:
         if reach.met is not None and value in reach.met:
-            return [] if reach.meets_again(value, factor) else None
-        if not reach.meets(value, factor):
+            return [] if reach.revisits(value, factor) else None
+        if not reach.visits(value, factor):
             return None
     return _into_maker(node, value, factor, reach._replace(nodes=reach.nodes - 1))
 
@@ -303,11 +303,11 @@ def _into_normalization(node: Node, value: Value, factor: Array, reach: Reach) -
     return _all(parts)
 
 
-def _asked_of_parts(node: Node, value: Value, factor: Array, reach: Reach) -> dict[Value, Array]:
+def _factors_of_parts(node: Node, value: Value, factor: Array, reach: Reach) -> dict[Value, Array]:
     """Return the factors of the parts of a Split; none if the whole has other readers and not all parts are met."""
     if reach.met is None or readers_of(node.operand(0)) <= 1:
         return {value: factor}
-    reach.met.setdefault(value, Meeting(factor))
+    reach.met.setdefault(value, SharedFactor(factor))
     asked = {v: reach.met[v].factor for v in _parts(node) if v in reach.met}
     return asked if len(asked) == len(_parts(node)) else {}
 
@@ -315,7 +315,7 @@ def _asked_of_parts(node: Node, value: Value, factor: Array, reach: Reach) -> di
 @_rule("Split")
 def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits for a part of a Split, with factor 1 for others; of a whole read elsewhere, if all are met."""
-    asked = _asked_of_parts(node, value, factor, reach)
+    asked = _factors_of_parts(node, value, factor, reach)
     if not asked:
         return []
     joined = before_split(node, asked, 1.0)
@@ -354,5 +354,5 @@ def _parts(split: Node) -> list[Value]:
 def readers_of(value: Value) -> int:
     """Return the number of reads of a value's contents, Shape and Size excluded; an upper bound for many readers."""
     users = value.users
-    sizes = sum(u.op in ("Shape", "Size") for u in users) if len(users) <= _MEETINGS else 0
+    sizes = sum(u.op in ("Shape", "Size") for u in users) if len(users) <= _MAX_SHARED else 0
     return sum(users.values()) - sizes

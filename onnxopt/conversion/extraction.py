@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis import types
-from onnxopt.analysis.cut import Cut, cut, opened_as
+from onnxopt.analysis.cut import Cut, cut, inlined_again
 from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.analysis.stats import file_bytes
 from onnxopt.analysis.submodel import submodel
@@ -127,7 +127,7 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
     if not _proven(inner):
         learn_shapes(model.graph)
     if not _proven(inner):
-        settle_shapes(model, lambda: opened_as(again(), found))
+        settle_shapes(model, lambda: inlined_again(again(), found))
         learn_shapes(model.graph)
     return submodel(model.graph, found.nodes, "", found.inputs, found.outputs)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxopt.analysis.interval_rules import MOST, SizeLimits
+from onnxopt.analysis.interval_rules import MAX_SIZE, SizeLimits
 from onnxopt.analysis.intervals import Intervals
 from onnxopt.analysis.shapes.symbolic import quotient, symbol
 from onnxopt.graph import read_model
@@ -128,16 +128,16 @@ def test_limits_of_sizes() -> None:
     half = quotient(n, 2)
     assert half is not None
     for size, most in (
-        (n, MOST),
-        (n * m, MOST),
-        (6 * n * m, MOST),
-        (n + m, MOST),
-        (n + m - 1, MOST),
-        (half, MOST // 2),
+        (n, MAX_SIZE),
+        (n * m, MAX_SIZE),
+        (6 * n * m, MAX_SIZE),
+        (n + m, MAX_SIZE),
+        (n + m - 1, MAX_SIZE),
+        (half, MAX_SIZE // 2),
     ):
         assert limits.high(size) == most
-    assert limits.high(n * n) > MOST and limits.high(n + m + 1) > MOST and limits.high(7 * m) > MOST
-    assert limits.low(n - 1) == -1 and limits.low(n - m) == -MOST and limits.low(2 * n + 5) == 5
+    assert limits.high(n * n) > MAX_SIZE and limits.high(n + m + 1) > MAX_SIZE and limits.high(7 * m) > MAX_SIZE
+    assert limits.low(n - 1) == -1 and limits.low(n - m) == -MAX_SIZE and limits.low(2 * n + 5) == 5
     body = SizeLimits(limits)
     body.add((n * n,))
-    assert body.high(n * n) == MOST == body.high(n + m) and limits.high(n * n) > MOST
+    assert body.high(n * n) == MAX_SIZE == body.high(n + m) and limits.high(n * n) > MAX_SIZE

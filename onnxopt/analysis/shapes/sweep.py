@@ -62,12 +62,12 @@ class ShapeData:
     _minima: dict[str, int] = field(default_factory=dict)  # minimum of each symbol, if the model runs
     _symbols: dict[str, Expr] = field(default_factory=dict)
     _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # symbols of tensors' dims, by symbol
-    _seen: set[Size] = field(default_factory=set)  # dims of tensors
-    _noted: set[Dims] = field(default_factory=set)  # shapes in `_seen` and `_tensors`
+    _tensor_dims: set[Size] = field(default_factory=set)  # dims of tensors
+    _noted_shapes: set[Dims] = field(default_factory=set)  # shapes in `_tensor_dims` and `_tensors`
     kept: bool = False
     _visits: dict[Node, tuple[int, Facts]] = field(default_factory=dict)  # by node: clock and facts at the visit
-    _other: set[Value] = field(default_factory=set)  # values changed since the last sweep
-    _asked: bool = False  # whether a rule read more than its operands: symbols, other tensors
+    _changed: set[Value] = field(default_factory=set)  # values changed since the last sweep
+    _reads_more: bool = False  # whether a rule read more than its operands: symbols, other tensors
 
     def shape(self, v: Value | None) -> Dims | None:
         """Return the dims of `v`, None for unknown rank. An unnamed dim gets a name, stored as a fact."""
@@ -108,13 +108,13 @@ class ShapeData:
     @property
     def minima(self) -> Mapping[str, int]:
         """Minimum of each symbol, if the model runs."""
-        self._asked = True
+        self._reads_more = True
         return self._minima
 
     def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
         """Return trial data under the assumption of these shapes."""
         dims, contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
-        trial = ShapeData(dims, contents, True, True, self._minima, self._symbols, _seen={*self._seen})
+        trial = ShapeData(dims, contents, True, True, self._minima, self._symbols, _tensor_dims={*self._tensor_dims})
         for value, sizes in shapes.items():
             trial._keep(value, trial._sizes(sizes))
         return trial
@@ -132,33 +132,33 @@ class ShapeData:
 
     def is_counted(self, product: Monomial) -> bool:
         """Whether the symbols are dims of a single tensor, so that their product is bounded by its elements."""
-        self._asked = True
+        self._reads_more = True
         found = min((self._tensors.get(name, set()) for name in product), key=len, default=set())
         return any(not Counter(product) - Counter(symbols) for symbols in found)
 
     def is_picked(self, value: Value) -> bool:
         """Whether a value holds only numbers and unmodified dims."""
-        self._asked = True
+        self._reads_more = True
         return is_picked(value)
 
     def is_size(self, size: Size) -> bool:
         """Whether a size is ≥ 0 if the model runs: proven, or a dim of a tensor."""
         if is_nonnegative(size):
             return True
-        self._asked = True
-        return size in self._seen
+        self._reads_more = True
+        return size in self._tensor_dims
 
     def is_beside_bodies(self, node: Node) -> bool:
-        self._asked = True
+        self._reads_more = True
         return node.graph is None or bool(node.graph.model.graph.owners)
 
     def _keep(self, value: Value, dims: Dims) -> Dims:
         self.dims[value] = dims
         if value.graph is value.graph.model.graph:  # a body may not run
-            if dims in self._noted:
+            if dims in self._noted_shapes:
                 return dims
-            self._noted.add(dims)
-            self._seen.update(dims)
+            self._noted_shapes.add(dims)
+            self._tensor_dims.update(dims)
         symbols = [name for d in dims if isinstance(d, Expr) and len(d.terms) == 1 for name in d.terms[0][0]]
         if _MAX_SAFE_FACTORS < len(symbols) <= _MAX_SYMBOLS:
             found = tuple(sorted(symbols))
@@ -172,7 +172,7 @@ class ShapeData:
             for name, size in itertools.chain.from_iterable(map(least_read, graph.by_op.get("Conv", ()))):
                 self._minima[name] = max(size, self._minima.get(name, 0))
         if self.kept:
-            self._look_back(graph)
+            self._forget_removed(graph)
         in_function = graph.root.is_function
         for node in graph:
             if self.kept:
@@ -196,9 +196,9 @@ class ShapeData:
             return names
         return as_dims(self._keep(value, self._sizes(shape)))
 
-    def _look_back(self, graph: Graph) -> None:
+    def _forget_removed(self, graph: Graph) -> None:
         """Drop data of removed nodes."""
-        self._other.clear()
+        self._changed.clear()
         self._visits = {n: seen for n, seen in self._visits.items() if n.graph is graph}
         for known in (self.dims, self.contents):
             for v in [v for v in known if v.constant or v.producer not in self._visits]:
@@ -207,12 +207,12 @@ class ShapeData:
     def _visit_again(self, node: Node) -> None:
         graph = node.scope
         seen = self._visits.get(node)
-        self._asked = False
+        self._reads_more = False
         if seen is None:  # new node: its readers were marked
             self._visit(node)
         else:
             when, facts = seen
-            clean = when >= graph.model.marked.get(node, 0) and self._other.isdisjoint(node.inputs)
+            clean = when >= graph.model.marked.get(node, 0) and self._changed.isdisjoint(node.inputs)
             if clean and facts == _facts(node):
                 return
             values = node.results
@@ -220,8 +220,8 @@ class ShapeData:
             self._visit(node)
             for v, (dims, content) in zip(values, before):
                 if dims != self.dims.get(v) or not _is_same(content, self.contents.get(v)):
-                    self._other.add(v)
-        self._visits[node] = -1 if self._asked else graph.model.clock, _facts(node)
+                    self._changed.add(v)
+        self._visits[node] = -1 if self._reads_more else graph.model.clock, _facts(node)
 
     def _visit(self, node: Node) -> None:
         op, outputs = node.op, node.outputs
@@ -259,7 +259,7 @@ class ShapeData:
     def learn(self, value: Value, dims: Found) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
         known = value.known_shape if self.assumed else types.shape(value)
-        same = self._found_before(dims, known)
+        same = self._known_already(dims, known)
         if same is not None:
             self._keep(value, same)
             return
@@ -271,7 +271,7 @@ class ShapeData:
         if facts != value.shape and not value.constant and not self.assumed:
             learn(value, facts, asked=True)
 
-    def _found_before(self, dims: Found, known: Shape | None) -> Dims | None:
+    def _known_already(self, dims: Found, known: Shape | None) -> Dims | None:
         """Return the sizes of `dims` if these are `known` already."""
         sizes = [d for d in dims if d is not None]
         if len(sizes) == len(dims):

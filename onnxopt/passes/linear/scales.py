@@ -90,7 +90,7 @@ def _into_queries(graph: Graph, node: Node, ctx: PassContext) -> None:
         ctx.decline("propagated", "the scale of several queries, or of an unknown width, stays", repr(node))
     elif scale != 1:
         edits = upwards(node.inputs[0], node, np.array(scale), reach)
-        if _edit(graph, node, edits if reach.all_ask() else None, ctx):
+        if _edit(graph, node, edits if reach.all_agree() else None, ctx):
             node.set_attr("scale", 1.0)
 
 
@@ -113,7 +113,7 @@ def _propagate(graph: Graph, node: Node, x: Value, factor: Array, ctx: PassConte
     """Move a factor upwards, else downwards, into weights."""
     reach = Reach(met={})
     edits = upwards(x, node, factor.reshape(()), reach) if factor.size == 1 else None
-    if edits is None or not reach.all_ask():
+    if edits is None or not reach.all_agree():
         if ends_formula(x, factor) or scales_formula(node, factor):
             ctx.decline("propagated", FORMULA, repr(node))
             return
