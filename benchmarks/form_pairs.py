@@ -80,6 +80,17 @@ def of_rows(S: int) -> tuple[ModelProto, ModelProto]:
     return model(given, f"{rows} y", turned), model(given, f"{rows} y", operator)
 
 
+def in_blocks(S: int) -> tuple[ModelProto, ModelProto]:
+    """B computes the queries in blocks with scores of at most 64 MiB."""
+    rows, count = f"float[1, {S}, {8 * _WIDTH}]", 4 * 8 * S * S >> 26
+    given, operator = f"{rows} q, {rows} k, {rows} v", "Attention <q_num_heads = 8, kv_num_heads = 8>"
+    blocks, parts = ([f"{x}{i}" for i in range(count)] for x in "by")
+    body = f"{', '.join(blocks)} = Split <axis = 1, num_outputs = {count}> (q) "
+    body += " ".join(f"{y} = {operator} ({b}, k, v)" for b, y in zip(blocks, parts))
+    body += f" y = Concat <axis = 1> ({', '.join(parts)})"
+    return model(given, f"{rows} y", f"y = {operator} (q, k, v)"), model(given, f"{rows} y", body)
+
+
 def masked(S: int) -> tuple[ModelProto, ModelProto]:
     return attention(S, mask=True)
 
@@ -241,6 +252,7 @@ FORMS: tuple[tuple[str, str, Callable[..., tuple[ModelProto, ModelProto]], tuple
     ),
     ("attention-rows", "Attention of rows in place of Transposes around it", of_rows, ("S = 1", "S = 128", "S = 384")),
     ("attention-past", "Attention with past keys in place of Concat, Gather and the formula", with_past, _TOKENS),
+    ("attention-blocks", "Attention of blocks of queries in place of one", in_blocks, ("S = 2048", "S = 4096")),
     ("attention-scale", "Attention of scaled queries in place of a scale", unscaled, _TOKENS),
     ("heads-five-axes", "products of five axes in place of a Gather of shared heads", five_axes, _TOKENS),
     (

@@ -19,6 +19,7 @@ from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes
 _SAME: Final = 0.02  # a ratio closer to 1 decides nothing
 _NORMALIZATIONS: Final = ("flatten-rows.normalizations", "unmerge-batches.normalizations")
 _RESHAPES: Final = 8  # Reshapes that take less time than Add and LayerNormalization of the slower rank
+_SCORES: Final = 64  # MiB in one Attention; blocks with fewer take as long
 _FASTEST: Final = 3  # the level whose passes make the forms
 
 
@@ -64,6 +65,7 @@ CHOICES: Final = (
     Form("Gelu", ("gelu",), ("gelu",)),
     Form("matrices for Add and LayerNormalization", ("add-normalization",), options=_NORMALIZATIONS, value=_RESHAPES),
     Form("a scale of 1 for Attention", ("attention-scale",), options=("scale-propagation.attention",), value=1),
+    Form("blocks of queries for Attention", ("attention-blocks",), options=("attention-heads.scores",), value=_SCORES),
 )
 
 

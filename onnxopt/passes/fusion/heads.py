@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from onnxopt.analysis import types
 from onnxopt.graph import Node, Value
 from onnxopt.graph.node import present, producer, sole_reader
 from onnxopt.graph.value import Shape
-from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
 from onnxopt.rewriting.attention import PROBABILITIES, is_regular, scores_behind
 
 # Permutations that exchange [batch, rows, heads, width] and [batch, heads, rows, width], and the same without a batch.
 _TURNS: Final = ([0, 2, 1, 3], [1, 0, 2])
+_MAX_BLOCKS: Final = 8
+_FEW_SCORES: Final = 512  # bytes, for the rule without its pass
+_OF_UNKNOWN: Final = "the number of queries or keys is unknown"
 _OTHER_TURN = "not rows and heads are exchanged"
 
 
@@ -96,17 +101,43 @@ def _is_read_as_rows(value: Value) -> bool:
     return reader is None or (back is not None and _is_turn(back))
 
 
+@rewrite(op.Attention(var("q"), var("k"), ..., name="attention"))
+def attention_of_blocks(m: Match, q: Value, k: Value) -> Value:
+    """Attention(q, k, v, mask) = Concat(Attention(qᵢ, k, v, maskᵢ)), with blocks qᵢ of the queries."""
+    most = _FEW_SCORES if m.options is None else m.options.scores << 20
+    if most <= 0:
+        m.skip()
+    node, dims = m.attention, m.dims(q)
+    m.require(len(dims) == 3, "the heads are in front: their scores may be turned to rows")
+    queries = m.known(types.length_of(q, 1), _OF_UNKNOWN)
+    scores = node.attr("q_num_heads", 1) * queries * m.known(types.length_of(k, 1), _OF_UNKNOWN)
+    count = min(-(-4 * scores * (types.length_of(q, 0) or 1) // most), _MAX_BLOCKS, queries)
+    m.require(count > 1, "the scores are few")
+    alone = len(node.results) == 1 and not any(node.inputs[4:]) and not node.attr("is_causal", 0)
+    m.require(alone, "a past, the scores or the position of a query are needed")
+    mask = node.input(3)
+    m.require(mask is None or types.length_of(mask, -2) == queries, "a mask of unknown rows")
+    sizes = m.ints([queries * (i + 1) // count - queries * i // count for i in range(count)])
+    blocks = m.op.Split(q, sizes, axis=1, outputs=count)
+    masks = [None] * count if mask is None else m.op.Split(mask, sizes, axis=len(m.dims(mask)) - 2, outputs=count)
+    return m.op.Concat(*(m.op.Attention(b, *node.inputs[1:3], z, like=node) for b, z in zip(blocks, masks)), axis=1)
+
+
 @register
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionHeads(RewritePass):
     """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows with adjacent heads: four Transposes less.
 
     Applies when: queries, keys, values and the result are transposed, each alone or before a Split of their heads, also
     in front of a RotaryEmbedding; the transposed values have no other readers. Past and present keys keep their layout.
     Batches of one head are turned to heads of one batch.
+    With the option `scores`: Attention(q, k, v) = Concat(Attention(qᵢ, k, v)) for blocks qᵢ of known queries, with
+    scores of at most `scores` MiB each, or an eighth of all.
     """
 
     info = PassInfo("attention-heads", opt_level=3, after=("fuse-attention",), ops=("Attention",))
-    rules = (attention_of_rows,)
+    scores: int = option(0, "above zero: MiB of scores in one Attention; more are computed in blocks")
+    rules = (attention_of_rows, attention_of_blocks)
 
 
 @rewrite(op.MatMul(PROBABILITIES, op.Gather(var("v"), const("heads"), name="values")))
