@@ -62,9 +62,10 @@ def _is_ruled(node: Node, graph: Graph) -> bool:
 
 
 def _are_settled(node: Node, ruled_dims: dict[Value, Dims]) -> bool:
-    """Whether types and all dims of the results are known: numbers, symbols, or dims of operands."""
+    """Whether types and all dims of the results are known, from rules or facts: numbers, symbols, dims of operands."""
     for v in node.results:
-        if not v.dtype or v not in ruled_dims or not all(_is_settled(d, node) for d in as_dims(ruled_dims[v])):
+        dims = as_dims(ruled_dims[v]) if v in ruled_dims else v.shape
+        if not v.dtype or dims is None or not all(_is_settled(d, node) for d in dims):
             return False
     return True
 
