@@ -55,7 +55,8 @@ class ShapeArithmetic(ModelPass):
     def run(self, model: Model, ctx: PassContext) -> None:
         scopes = [g for g in model.open_scopes() if not g.root.is_function]
         if not _has(scopes, "Shape", "Size", *ELSEWHERE):
-            if _has(scopes, *_READ) or not all(_is_static(v) for v in model.graph.inputs):
+            dynamic = _has(scopes, *_READ) or not all(map(_is_static, model.graph.inputs))
+            if model.is_vague or (dynamic and model.inferred_version < 0):
                 types.update(model)
             if not model.is_vague:
                 return  # computations on numbers are left to constant folding
