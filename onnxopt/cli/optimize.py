@@ -139,8 +139,6 @@ def optimize(models: tuple[str, ...], **asked: Any) -> None:
 
     Options may have defaults in onnxopt.toml, or in [tool.onnxopt] of pyproject.toml: level = 1.
     """
-    from onnxopt.verification import VerifyOptions
-
     _refuse_contradictions(asked)
     options.refuse_ignored(asked)
     models = tuple("-" if model in ("/dev/stdin", "/dev/stdout") else model for model in models)
@@ -150,6 +148,8 @@ def optimize(models: tuple[str, ...], **asked: Any) -> None:
     plain = _is_plain(models, asked)
     verify_options = None
     if not asked["no_verify"]:
+        from onnxopt.verification import VerifyOptions
+
         given = {name: asked[name] for name in _JUDGED} | options.requested_changes(asked)
         sizes = {"memory": asked["verify_memory"], "limit": asked["memory"], "dims": asked["verify_dims"]}
         verify_options = VerifyOptions(**given, **sizes)

@@ -18,13 +18,13 @@ from onnxopt.pipeline import Instrument, Pass, PipelineReport, Sequential, execu
 from onnxopt.pipeline.context import Trace
 from onnxopt.pipeline.records import WRONG, Site
 from onnxopt.plaintext import cleaned, counted
-from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, PROVEN, UNVERIFIED, WITHIN_NOISE, VerifyOptions
+from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, PROVEN, UNVERIFIED, WITHIN_NOISE
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.optimizer.forms import Choice
     from onnxopt.optimizer.remarks import Int64
-    from onnxopt.verification import Verification, Verifier
+    from onnxopt.verification import Verification, Verifier, VerifyOptions
 
 
 # -- results ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.messages import Array
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Var:
     """Any value. Equal names mean the same value."""
 
@@ -34,7 +34,7 @@ class Var:
         return replace(self, optional=True)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Const:
     """A constant; the rule receives its read-only array."""
 
@@ -57,7 +57,7 @@ class Literal:
         return isinstance(found, np.ndarray) and np.array_equal(found, self.array)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class About:
     """A number, or a list attribute, within `tolerance` of `value`: relative, or absolute for zero."""
 
@@ -76,14 +76,14 @@ class About:
         return f"about({shown(self.value)}, {self.tolerance})"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Either:
     """Alternative patterns, tried in order; none is an Either."""
 
     choices: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, attempt
 from onnxopt.optimizer.attempt import ConversionFault
-from onnxopt.verification import UNVERIFIED, VerifyOptions
+from onnxopt.verification import UNVERIFIED
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
     from onnxopt.rollback.search import Search
-    from onnxopt.verification import Verifier
+    from onnxopt.verification import Verifier, VerifyOptions
 
 
 __all__ = ["optimize_or_roll_back"]

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -45,29 +44,28 @@ _MAX_SYMBOLS: Final = 64  # above this number symbols are not recorded, at quadr
 _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
 
-@dataclass(eq=False, repr=False)
 class ShapeData:
     """Symbolic shapes (`dims`, of known rank) and the elements of small integer tensors (`contents`).
 
     An element is an int, Expr, bool, or None if unknown.
 
     For a graph without bodies the data may be `kept` between sweeps: only changed nodes, and readers of changed facts,
-    are visited again.
+    are visited again. `assumed`: facts are not stored.
     """
 
-    dims: MutableMapping[Value, Dims] = field(default_factory=dict)
-    contents: MutableMapping[Value, Array] = field(default_factory=dict)
-    assumed: bool = False  # stores no facts
-    trial: bool = False  # based on an assumption
-    _minima: dict[str, int] = field(default_factory=dict)  # minimum of each symbol, if the model runs
-    _symbols: dict[str, Expr] = field(default_factory=dict)
-    _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # symbols of tensors' dims, by symbol
-    _tensor_dims: set[Size] = field(default_factory=set)  # dims of tensors
-    _noted_shapes: set[Dims] = field(default_factory=set)  # shapes in `_tensor_dims` and `_tensors`
-    kept: bool = False
-    _visits: dict[Node, tuple[int, Facts]] = field(default_factory=dict)  # by node: clock and facts at the visit
-    _changed: set[Value] = field(default_factory=set)  # values changed since the last sweep
-    _reads_more: bool = False  # whether a rule read more than its operands: symbols, other tensors
+    def __init__(self, *, assumed: bool = False, kept: bool = False) -> None:
+        self.assumed, self.kept = assumed, kept
+        self.trial = False  # based on an assumption
+        self.dims: MutableMapping[Value, Dims] = {}
+        self.contents: MutableMapping[Value, Array] = {}
+        self._minima: dict[str, int] = {}  # minimum of each symbol, if the model runs
+        self._symbols: dict[str, Expr] = {}
+        self._tensors: dict[str, set[Monomial]] = {}  # symbols of tensors' dims, by symbol
+        self._tensor_dims: set[Size] = set()  # dims of tensors
+        self._noted_shapes: set[Dims] = set()  # shapes in `_tensor_dims` and `_tensors`
+        self._visits: dict[Node, tuple[int, Facts]] = {}  # by node: clock and facts at the visit
+        self._changed: set[Value] = set()  # values changed since the last sweep
+        self._reads_more = False  # whether a rule read more than its operands: symbols, other tensors
 
     def shape(self, v: Value | None) -> Dims | None:
         """Return the dims of `v`, None for unknown rank. An unnamed dim gets a name, stored as a fact."""
@@ -113,8 +111,10 @@ class ShapeData:
 
     def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
         """Return trial data under the assumption of these shapes."""
-        dims, contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
-        trial = ShapeData(dims, contents, True, True, self._minima, self._symbols, _tensor_dims={*self._tensor_dims})
+        trial = ShapeData(assumed=True)
+        trial.trial, trial._minima, trial._symbols = True, self._minima, self._symbols
+        trial.dims, trial.contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
+        trial._tensor_dims = {*self._tensor_dims}
         for value, sizes in shapes.items():
             trial._keep(value, trial._sizes(sizes))
         return trial
