@@ -133,6 +133,14 @@ GRAPH = """g (float[n, 6, t] x, float[n] m) => (y) <int64[4] split = {0, 6, -1, 
         ("p = Identity (s) y = Reshape (m, p)", ("n", 6, "t")),
         ("p = Sub (s, s) y = Reshape (m, p)", (UNKNOWN,) * 3),
         ("p = Mul (eight, two) q = Div (p, four) y = Expand (m, q)", (4,)),
+        ("p = Reshape (last, minus) y = ReduceMean (x, p)", ("n", 6, 1)),  # -1 is an axis, not an unknown size
+        ("p = Unsqueeze (last, first) q = Identity (p) y = ReduceMean (x, q)", ("n", 6, 1)),
+        ("h = CastLike (x, m) y = Reshape (h, copied)", ("n", UNKNOWN, 4)),
+        ("y = Flatten (x)", ("n", UNKNOWN)),
+        ("z = Reshape (x, split) y = Flatten <axis = 2> (z)", (UNKNOWN, UNKNOWN)),
+        ("z = Expand (eight, v) y = Flatten <axis = -1> (z)", (1, "t")),
+        ("z = Reshape (x, target) y = Flatten <axis = 3> (z)", (UNKNOWN, 1)),
+        ("p = Mul (eight, two) q = Concat <axis = 0> (p, four, eight) z = Expand (minus, q) y = Flatten (z)", (16, 32)),
     ],
 )  # fmt: skip
 def test_targets_computed_from_shapes_are_known(body: str, shape: Shape | None) -> None:

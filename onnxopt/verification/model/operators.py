@@ -43,7 +43,7 @@ BOUND: Final = "bound"  # a breakpoint for the data
 _ROLES: Final = """
 Identity | | moves whole like
 Cast | | moves whole like steps retypes close
-CastLike | | moves whole retypes close
+CastLike | | moves whole like retypes close
 Flatten Transpose | | moves whole
 Dropout | data setting setting | moves whole like draws drawing
 Reshape | data size | moves whole target

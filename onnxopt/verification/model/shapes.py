@@ -24,6 +24,7 @@ T = TypeVar("T")
 Shape: TypeAlias = "tuple[int | str, ...]"
 UNKNOWN: Final = -1
 _INT64: Final = 7  # of TensorProto.DataType
+_RESHAPING: Final = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Identity"))
 _BATCH_AND_CHANNELS: Final = 2  # leading axes, before those of an image or of time
 
 
@@ -172,6 +173,8 @@ class Shapes(Forward[Known]):
 
     def transfer(self, node: NodeProto, reads: Sequence[Known | None]) -> Sequence[Known | None]:
         made = self.made(Call(node, [fact or NOTHING for fact in reads], self.integers))
+        if made.shape is not None and node.op_type in _RESHAPING and node.input[0] in self.constants:
+            self.constants[node.output[0]] = self.constants[node.input[0]]  # axes below 0, which no `Known` tells
         further = made if node.op_type == "Split" else made._replace(shape=None, elements=None)
         return [None if k == NOTHING else k for k in (made, *[further] * (len(node.output) - 1))]
 
@@ -253,6 +256,18 @@ def _remaining(dims: Shape, known: Sequence[int | str]) -> int:
     return math.prod(map(int, before)) // max(math.prod(map(int, after)), 1)
 
 
+def _total(dims: Shape) -> int | str:
+    """Return the product of positive numbers; UNKNOWN with further dims, except a single dim."""
+    numbers = [n for n in dims if isinstance(n, int) and n > 0]
+    return math.prod(numbers) if len(numbers) == len(dims) else dims[0] if len(dims) == 1 else UNKNOWN
+
+
+def _flattened(call: Call) -> Shape:
+    axis = call.number("axis")
+    at = 1 if axis is None else axis
+    return _total(call.first[:at]), _total(call.first[at:])
+
+
 def _reduced(call: Call) -> Shape:
     axes, keeps = call.axes(1, len(call.first)), call.number("keepdims") != 0
     return tuple(1 if a in axes else d for a, d in enumerate(call.first) if keeps or a not in axes)
@@ -318,6 +333,7 @@ SHAPES: Final[Rules] = {
     "Expand": lambda call: _broadcasted([call.first, _need(call.elements[1])]),
     "Split": lambda call: _without(call.first, [call.axis()]),
     "Gemm": _gemm,
+    "Flatten": _flattened,
     "Shape": lambda call: (len(_measured(call)),),
     "ConstantOfShape": lambda call: call.elements[0],
     "Range": lambda call: (UNKNOWN,),
@@ -356,11 +372,7 @@ def _computed(compute: Callable[[int, int], int], call: Call) -> Shape | None:
 
 
 def _product(call: Call) -> Shape | None:
-    """Return the product of a vector's positive numbers, else unknown."""
-    elements = _need(call.elements[0])
-    numbers = [n for n in elements if isinstance(n, int) and n > 0]
-    found = math.prod(numbers) if len(numbers) == len(elements) else UNKNOWN
-    return None if call.number("noop_with_empty_axes") else (found,)
+    return None if call.number("noop_with_empty_axes") else (_total(_need(call.elements[0])),)
 
 
 ELEMENTS: Final[Rules] = {
@@ -376,5 +388,5 @@ ELEMENTS: Final[Rules] = {
     "Mod": partial(_computed, operator.mod),
     "Reshape": lambda call: call.elements[0] if len(call.shapes[0] or ()) < 2 else None,
     "Cast": lambda call: call.elements[0] if call.number("to") == _INT64 else None,  # others may wrap, or round
-    **dict.fromkeys(("Identity", "Squeeze", "Unsqueeze"), lambda call: call.elements[0]),
+    **dict.fromkeys(_RESHAPING - {"Reshape"}, lambda call: call.elements[0]),
 }
