@@ -160,7 +160,7 @@ def _apart(a: Any, b: Any) -> Any:
 
 
 def _finite(sizes: Any) -> Any:
-    return np.nan_to_num(sizes, nan=0.0, posinf=0.0)
+    return sizes if np.isfinite(sizes.max(initial=0.0)) else np.nan_to_num(sizes, nan=0.0, posinf=0.0)
 
 
 def _largest(sizes: Any, axis: int) -> Any:

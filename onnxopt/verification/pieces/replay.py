@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -233,25 +234,33 @@ class Replay:
             return True, differences, None
         if self.is_narrow(value):
             differences = [d._replace(note=_OVER.get(d.note, d.note)) for d in differences]
-        # A value of equal name has equal shape.
-        held, view = self._viewed(value, mine, found, share) if self.pairs.of.get(value) != value else ([], None)
-        if view is not None and all(d.within(share) for d in held):
-            return True, held, view
-        if view is not None and any(d.note for d in differences):  # different shapes
-            return False, held, view
-        return False, differences, None
+        if self.pairs.of.get(value) == value:  # a value of equal name has equal shape
+            return False, differences, None
+        held, view = self._viewed(value, mine, found, share, fits=not any(d.note for d in differences))
+        return (False, differences, None) if view is None else (all(d.within(share) for d in held), held, view)
 
     def _viewed(
-        self, value: str, mine: list[Any], found: list[Any], share: float
+        self, value: str, mine: list[Any], found: list[Any], share: float, *, fits: bool
     ) -> tuple[list[Difference], View | None]:
-        """Return (differences by case, view of A's values) for the first view that agrees, else the closest."""
-        tried = list[tuple[list[Difference], View]]()
+        """Return (differences by case, view of A's values) for the first view that agrees, else the closest.
+
+        fits: A's own layout can be compared, so views that disagree do not count.
+        """
+        closest: tuple[list[Difference], View | None] = [], None
+        least = math.inf
         for view in views(mine, found):
-            held = [self._difference(value, view(x, i), y, share) for i, (x, y) in enumerate(zip(mine, found))]
-            if all(d.within(share) for d in held):
-                return held, view
-            tried.append((held, view))
-        return min(tried, key=lambda one: sum(d.relative for d in one[0]), default=([], None))
+            held = list[Difference]()
+            for i, (x, y) in enumerate(zip(mine, found)):
+                held.append(self._difference(value, view(x, i), y, share))
+                if not held[-1].within(share) and (fits or sum(d.relative for d in held) > least):
+                    break
+            else:
+                far = sum(d.relative for d in held)
+                if closest[1] is None or far < least:
+                    closest, least = (held, view), far
+                if all(d.within(share) for d in held):
+                    return held, view
+        return closest
 
     def _differences(self, value: str, mine: list[Any], found: list[Any], share: float) -> list[Difference]:
         """Return the differences by case, in A's layout, and losses of the narrower type."""

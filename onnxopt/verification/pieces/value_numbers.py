@@ -96,7 +96,7 @@ class ValueNumbering:
 
     def number(self, nodes: Collection[int]) -> dict[int, Mapping[str, int]]:
         """Return {node: {result: number}}, computed from fed values."""
-        self._number(o for i in nodes for o in self._program.nodes[i].output if o)
+        self._number(o for i in nodes if i not in self._found for o in self._program.nodes[i].output if o)
         return {i: self._found.get(i, {}) for i in nodes}
 
     def operands(self, i: int) -> list[int]:
@@ -132,13 +132,13 @@ class ValueNumbering:
         return any(a.name == "to" and a.i in _WIDTHS.values() for a in node.attribute)
 
     def constant(self, name: str) -> Hashable:
-        """Return the key of a constant."""
-        program = self._program
+        """Return the key of a constant, made once for all numberings of a program."""
+        program, key = self._program, (name, self._any_width)
         if name not in program.constants:
             return "sparse", id(program), name
-        return self.elements(
-            program.skeleton.values(program.constants[name], aligned=False)
-        )  # not copied, as it is kept
+        if key not in program.keys:  # not copied, as it is kept
+            program.keys[key] = self.elements(program.skeleton.values(program.constants[name], aligned=False))
+        return program.keys[key]
 
     def _node(self, node: NodeProto, known: Numbers, scope: _Scope) -> None:
         made = self._made(node, known, scope)

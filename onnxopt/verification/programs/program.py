@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, Final
 
@@ -53,6 +53,7 @@ class Program:
         self.maker = {o: i for i, n in enumerate(self.nodes) for o in filter(None, n.output[:])}
         self.outputs = [o.name for o in self.graph.output]
         self.impossible: dict[tuple[int, str], bool] = {}  # by (node, branch): whether the branch cannot be taken
+        self.keys: dict[tuple[str, bool], Hashable] = {}  # of constants: by name, of any width
 
     def _capture(self, outer: Program) -> None:
         """Add the values captured by a body: results are fed, constants are known."""
