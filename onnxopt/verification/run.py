@@ -138,6 +138,8 @@ class OnnxRuntime:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", beside)
         if not optimize:
             options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+            if runtime.provider == CPU:  # groups of quantizers, for the optimizations alone: a quarter of a load
+                options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.enable_mem_reuse = options.enable_mem_pattern = False
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.disable_prepacking", "1")
