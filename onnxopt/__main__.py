@@ -19,7 +19,7 @@ def run() -> NoReturn:
         # The verifier's process imports as long as the command does, and at the same time.
         from onnxopt.worker.process import VERIFYING, start_ahead
 
-        start_ahead(VERIFYING, ("onnxopt.verification.compare", "onnxopt.verification.verifier"))
+        start_ahead(VERIFYING, ("numpy", "onnxopt.verification.verifier"))
     from onnxopt.cli.main import main
 
     main()

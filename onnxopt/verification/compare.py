@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from onnxopt.proto.element_types import BY_NAME, element_kind
 from onnxopt.verification import VerifyOptions
-from onnxopt.verification.records import MeasuredRecord, OutputRecord
+from onnxopt.verification.records import Evidence, MeasuredRecord, OutputRecord
 from onnxopt.verification.rounding import EPSILON, INFINITE, NO_NUMBER, Difference, as_single, difference, is_float
 from onnxopt.verification.run import Failed
 
@@ -227,14 +227,6 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: Verif
         span = float(np.abs(a.astype(np.float64)).max())
         if options.by_tolerance and record.max_abs <= (options.atol or 0.0) + (options.rtol or 0.0) * span:
             record.ok, record.note = True, ""
-
-
-class Evidence(NamedTuple):
-    """Summary of an output for judging the cases, a few bytes in size, as outputs are not kept."""
-
-    said: str  # why the output proves nothing, or ""
-    is_uniform: bool = False  # a single number everywhere
-    digest: tuple[int, ...] | None = None  # of shape and elements; None with NaN
 
 
 def evidence(value: Any) -> Evidence | None:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.verification import VerifyOptions
-from onnxopt.verification.records import CaseRecord, Verification
-from onnxopt.verification.runtime import Reference
 
 if TYPE_CHECKING:
-    from onnxopt.verification.compare import Evidence
     from onnxopt.verification.inputs.cases import Recipe
     from onnxopt.verification.inputs.feeding import Read
     from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.records import CaseRecord, Evidence, Verification
+    from onnxopt.verification.runtime import Reference
 
 # Steps, announced by the worker before each begins. ORIGINAL and COMPARE are followed by the name of the case.
 OPEN: Final = "open"

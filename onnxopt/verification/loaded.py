@@ -188,7 +188,7 @@ class Loaded(Original):
             plan, side = self.planned, self.side(0)
             _ = side.sizes if plan.symbols else None
             _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
-            if plan.hides or plan.decides or plan.muted:
+            if plan.hides or plan.decides:
                 from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
 
                 program = self.runner(0).program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onnxopt.arguments import all_in, check_number, check_whole, names_in, names_of, sizes_in
 from onnxopt.errors import UsageError, nearest_file
@@ -150,6 +150,14 @@ class CaseRecord:
     outputs: list[OutputRecord] = field(default_factory=list)
     status: str = EQUAL
     note: str = ""  # reason for the status
+
+
+class Evidence(NamedTuple):
+    """Summary of an output for judging the cases, a few bytes in size, as outputs are not kept."""
+
+    said: str  # why the output proves nothing, or ""
+    is_uniform: bool = False  # a single number everywhere
+    digest: tuple[int, ...] | None = None  # of shape and elements; None with NaN
 
 
 LEFT_OUT: Final = "not run: those before it took all of --timeout"  # note of a case

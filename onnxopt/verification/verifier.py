@@ -27,7 +27,6 @@ from onnxopt.verification.job import (
     Step,
     Submission,
 )
-from onnxopt.verification.records import Verification
 from onnxopt.verification.runtime import DECLARED
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.process import VERIFYING
@@ -40,8 +39,9 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.cases import Recipe
     from onnxopt.verification.inputs.feeding import Read
     from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.records import Verification
 
-# Modules that import numpy are imported where used, as an early-started worker must not wait.
+# Modules of verdicts and cases are imported where used: an early-started worker, and the caller's work, must not wait.
 
 _MAX_PRELOADED_BYTES: Final = 1 << 20  # bytes; loading takes less time than a message
 _LOADING: Final = 60.0  # seconds for a load alone, and for a verdict without any run
@@ -203,6 +203,8 @@ class Verifier:
 
         Raises UsageError if nothing was submitted.
         """
+        from onnxopt.verification.records import Verification
+
         submission = self._submission
         if submission is None:
             raise UsageError(f"nothing was submitted that {self.original} could be compared with", "call submit first")
@@ -264,9 +266,11 @@ class Verifier:
             if submission is not None and event.done > submission.done:
                 submission.done = event.done
                 self.progress(event.done)
-        elif submission is not None and isinstance(event, Answer):
+        elif submission is None:
+            return
+        elif isinstance(event, Answer):
             submission.known[event.case.name] = event
-        elif submission is not None and isinstance(event, Verification):
+        else:
             submission.verdict = event
 
     def _enter(self, step: str) -> None:
