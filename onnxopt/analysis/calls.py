@@ -84,7 +84,7 @@ def call_types(node: Node, functions: Functions) -> dict[Value, TypeProto]:
     proto = _of_call(node, functions)
     try:
         infos = infer_shapes(inferable(proto)).graph.output
-    except Exception:  # inference is optional: a call it cannot read has no facts
+    except Exception:  # inference is optional: an unreadable call has no facts
         return {}
     symbols = set[str]()
     if not functions.keeps_cut_symbols:

@@ -176,7 +176,7 @@ class Cut:
 
 
 def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Cut:
-    """Return the nodes between values of the main graph, or of a body and what is around it.
+    """Return the nodes between values of the main graph, or of a body and the enclosing scopes.
 
     Without `inputs` the cut starts at the inputs of model and body, as far as needed; without `outputs` it ends at the
     outputs of the model, or of the body, computable from the inputs. The nodes of such a body are in the main graph

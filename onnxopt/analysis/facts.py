@@ -228,7 +228,7 @@ class _Inference:
             dim = self.equal[dim]
         return dim
 
-    # -- what rules do not give --------------------------------------------------------------------------
+    # -- types without rules -------------------------------------------------------------------------------
 
     def _inferred(self, node: Node) -> dict[Value, TypeProto]:
         """Return the types of results by inference; of operators that only the file defines, as declared."""

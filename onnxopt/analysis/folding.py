@@ -45,7 +45,7 @@ class KernelCache:
         return self._stored[id(computed)][1]
 
 
-# -- nodes worth computing: those with a kept result, and all upstream nodes -----------------------------------
+# -- nodes worth computing: nodes with a kept result, and all upstream nodes -----------------------------------
 
 _LAYOUTS: Final = (*SAME_ORDER, "Transpose")
 

@@ -120,7 +120,7 @@ def differ(a: Dim, b: Dim) -> bool:
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 
-# -- If: what the branches have in common ------------------------------------------------------------------------
+# -- If: the common part of the branches ----------------------------------------------------------------------------
 
 
 def has_to_agree(node: Node) -> bool:

@@ -81,7 +81,7 @@ class Loading:
     def is_refused(self, value: Value, given: Array | Value, readers: Iterable[Node] | None) -> bool:
         """See `constants.is_refused`."""
         if isinstance(given, Value) and given in self.lost:
-            self.lost.add(value)  # it takes the place of `given`
+            self.lost.add(value)  # `value` takes the place of `given`
         asked = dict.fromkeys(_takers(value) if readers is None else readers)
         if any(not self.lost.isdisjoint(node.outputs) for node in asked):
             return True

@@ -173,7 +173,7 @@ def _axis_of(node: Node, factor: Array) -> tuple[int | None, Array | None]:
         return None, None
     axis = along[0] + len(shape) - factor.ndim
     read = next((types.shape(v) for v in node.operands if not v.constant), None)
-    if read is None or read[axis] != factor.size:  # it may widen the scaled value
+    if read is None or read[axis] != factor.size:  # the factor may widen the scaled value
         return None, None
     return axis, factor.reshape(-1)
 

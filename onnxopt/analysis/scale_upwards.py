@@ -91,7 +91,7 @@ class Reach(NamedTuple):
     met: dict[Value, SharedFactor] | None = None
 
     def visits(self, value: Value, factor: Array) -> bool:
-        """Note a value with several readers, and the factor of the first. Returns whether such a value is allowed."""
+        """Note a value with several readers, and the factor of the first. Returns whether the search goes on."""
         if self.met is None or readers_of(value) > READERS or len(self.met) == _MAX_SHARED:
             return False
         self.met[value] = SharedFactor(factor)

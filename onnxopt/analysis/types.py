@@ -1,7 +1,7 @@
 """Element types and shapes of values on demand: known facts, else inference.
 
 A fact (`Value.dtype`, `Value.shape`) stays true, since a rewrite keeps the contents of surviving values. Facts become
-more precise: when an Unsqueeze or Shape becomes constant, inference replaces a symbol by a number. Readers of such a
+more precise: when an Unsqueeze or Shape becomes constant, inference replaces a symbol by a number. Readers of the
 value are marked as changed (`learn`).
 
 Inference runs when a rule queries a value without facts, at most once between two calls of `refresh_allowed`: cost

@@ -43,7 +43,7 @@ def warn(texts: Iterable[str]) -> None:
 
 
 _OF_A_FILE: Final = frozenset(("max_rewrites", "provenance", "external", "rename", "name_nodes"))
-# The keywords for passes and changes of the model, of each function that optimizes; and those for a written result.
+# Keywords for passes and changes of the model, in each function that optimizes; and with those of a written result.
 SETTINGS: Final = (OptimizeOptions.__annotations__.keys() - _OF_A_FILE - {"excluded", "limits"}) | {
     *("plugins", "max_constant_bytes", "memory", "work")
 }

@@ -179,7 +179,7 @@ class Cache:
         """Store a result in a folder of its own. Write errors are ignored."""
         entry, files = self._entry(key), list(files_of(model))
         if self._secret is None or (len(files) > 1 and not key.named):
-            return  # a result that outgrew a single file has data files named after it
+            return  # data files of a result that outgrew a single file are named after the result
         called = {file: file.relative_to(model.parent).as_posix() for file in files} if key.named else {model: _ALONE}
         if any(_leads_out(name) for name in called.values()):
             return

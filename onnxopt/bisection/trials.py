@@ -102,7 +102,7 @@ class Trials:
         self.verified += 1
         self._verifier.submit(path, done.model.tolerances)
         verdict = self._verifier.finish()
-        whole = self.known.get((None, None))  # if the runtime refuses it, any result that loads counts as right
+        whole = self.known.get((None, None))  # if the original does not load, any result that loads is right
         if verdict.status == UNVERIFIED and not (whole is not None and whole.is_unloaded):
             raise ModelError(f"{self.source}: {verdict.message}", verdict.hint)
         return verdict

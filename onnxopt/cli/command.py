@@ -64,7 +64,7 @@ class ProjectCommand(click.Command):
             metavar="FILE",
             envvar=VARIABLE,
             show_envvar=True,
-            is_eager=True,  # before the options that it gives defaults to
+            is_eager=True,  # read before the options with its defaults
             expose_value=False,
             callback=_read_defaults,
             help="Take the defaults of options from this TOML file, plugins and places too. [default: onnxopt.toml or "
@@ -148,8 +148,8 @@ def _settings(ctx: click.Context) -> dict[str, click.Parameter]:
     return _by_flag(command or ctx.command)
 
 
-_MAX_FILE_BYTES: Final = 1 << 20  # bytes of such a file, which a stranger may have put there;
-_MAX_DOTS: Final = 256  # dots of a line: what reads it takes a time that grows with the square of a key's
+_MAX_FILE_BYTES: Final = 1 << 20  # bytes of a project file, perhaps of a stranger
+_MAX_DOTS: Final = 256  # dots of a line: the parser's time grows with their square
 
 
 def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[str, Any]]:

@@ -21,7 +21,7 @@ def json_text(data: Any) -> str:
     import json
 
     text = json.dumps(_finite(data), indent=2, allow_nan=False)
-    return text.replace("##", "#\\u0023") + "\n"  # only strings have it, and builds read commands that begin so
+    return text.replace("##", "#\\u0023") + "\n"  # only strings have ##, with which commands to builds begin
 
 
 def _finite(data: Any) -> Any:

@@ -40,13 +40,13 @@ _COMMANDS: Final = {
     "completion": "Print the shell's completion script.",
     "reproduce": "Repeat the failure of a pass.",
 }
-_ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Ctrl-Break on Windows, what ends a job there
+_ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Ctrl-Break on Windows, which ends a job
 _PLACE: Final = ("-o", "--out", "--output")  # as others call where a result goes
 _CLEANING_UP: Final = 10.0  # seconds
-_IMPORTING: Final = 5.0  # seconds; what takes longer hangs
+_IMPORTING: Final = 5.0  # seconds; a longer import hangs
 _PAUSE: Final = 0.001
 _INTERRUPTED: Final = b"error: interrupted\n"
-_RESERVE: Final = 1 << 21  # bytes, which nobody touches: with them it is said that there are no others
+_RESERVE: Final = 1 << 21  # bytes, untouched, for the message that memory is used up
 _SPENT: Final = f"error: the system refuses: it has no more memory\nhint: {MAKE_ROOM}\n".encode()
 
 
@@ -290,7 +290,7 @@ def _unread() -> NoReturn:
 
 
 def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it, or there is no room for it; the code says it, too
+    with contextlib.suppress(OSError):  # no reader, or no room; the exit code tells as well
         say_error(message, hint, colour=styled(err=True))
     if not told:
         with contextlib.suppress(MemoryError):

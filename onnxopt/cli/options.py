@@ -140,7 +140,7 @@ custom_op_option = _files_option(
 plugin_option = _files_option("--plugin", "plugins", "FILE.py|MODULE", "Load passes from a Python file or module.")
 
 
-_PASSES: Final = together(  # which run
+_PASSES: Final = together(
     heading("Passes"),
     click.option(
         "-O",
@@ -168,7 +168,7 @@ _PASSES: Final = together(  # which run
     ),
     plugin_option,
 )
-_MODEL: Final = together(  # what becomes of it besides
+_MODEL: Final = together(  # changes of the model
     heading("Result"),
     click.option(
         "--freeze-initializers",
@@ -219,7 +219,7 @@ _MODEL: Final = together(  # what becomes of it besides
     keep_option,
     click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
 )
-_BOUNDS: Final = together(  # what passes may take, and make
+_BOUNDS: Final = together(  # limits of passes
     heading("Limits of passes"),
     click.option(
         "--max-constant-bytes", type=Size(0), help="Largest growth of the file by a single constant fold. [default: 1M]"

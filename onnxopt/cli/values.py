@@ -192,7 +192,7 @@ def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     stored = {tensor.name for tensor in graph.initializer}
     free = [i.name for i in graph.input if i.name not in stored]
     known = (*free, *_made(graph))
-    # Shells put names on the command line as they are: not those that mean something there.
+    # Shells insert names unquoted: names with special characters are left out.
     return _completed((name for name in known if re.fullmatch(r"[\w./:@+=][\w./:@+=-]*", name)), incomplete)
 
 

@@ -1,1 +1,1 @@
-"""What a user asks to be different about a model: opset, types, sizes, names. Passes keep a model equal."""
+"""Changes of a model on request: opset, types, sizes, names. Passes keep a model equal."""

@@ -331,7 +331,7 @@ def before(since: int, *ops: str) -> Callable[[Form], Form]:
 
     The first line of a form is its equation. A form returns nodes of the opset before, or None if the schemas of the
     standard decide: if the operator only takes more types since, or has an attribute whose default is the older
-    behaviour. It raises Inexpressible if the operator was not able to do the same.
+    behaviour. It raises Inexpressible if the older operator cannot do the same.
     """
 
     def enter(form: Form) -> Form:

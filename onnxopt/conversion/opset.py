@@ -2,7 +2,7 @@
 
 The converter's representation has no metadata of nodes, quantization annotations, external data, and little
 value_info. The converter is given a skeleton, and changed nodes are put back into the model. The converter runs in a
-separate process, because some models crash it.
+separate process, because some models crash the converter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Symbolic dims: names from a file are kept apart from names made by onnxopt; dims of inputs are fixed on request.
 
 A computed dim is named by its expression, `{a*b}`; a dim invented by shape inference contains an `@`. A file may use
-any name, even `a*b` or `{a*b}`. Such a name is no expression: two dims are equal only if the names are equal.
+any name, even `a*b` or `{a*b}`. A name from a file is no expression: two dims are equal only if the names are equal.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Model:
     def __init__(self, proto: ModelProto, path: Path | None = None) -> None:
         self.proto = proto
         self.path = path  # the file that the model was read from
-        self.file: MappedFile | None = None  # that file mapped into memory, if weights stayed in it
+        self.file: MappedFile | None = None  # `path` mapped into memory, if weights stayed in the file
         self.stands_alone = False  # whether no tensor is known to name an external file
         self.data_files: Sequence[str] = ()  # external files that the tensors named when the model was loaded
         self.brought_in = 0  # count of small external tensors that belong inside the model
@@ -163,7 +163,7 @@ class Model:
             watch(node)
 
     def forget(self, node: Node) -> None:
-        """Drop what is known of a removed node, and report the node."""
+        """Drop the data of a removed node, and report the node."""
         self.marked.pop(node, None)
         self.axes.pop(node, None)
         for watch in self.watchers:
@@ -261,7 +261,7 @@ class Model:
 
     def drop_functions(self, labels: Collection[str]) -> None:
         """Remove functions that no remaining function or graph calls."""
-        # sorted, then cut off: deleting each by itself would move all functions behind it
+        # sorted, then cut off: each single deletion would move all functions behind
         protos = self.proto.functions
         protos.sort(key=lambda f: function_label(f.domain, f.name, f.overload) in labels)
         del protos[len(self.functions) - len(labels) :]

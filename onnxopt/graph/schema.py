@@ -17,7 +17,7 @@ from onnxopt.proto.messages import attribute_value, qualified
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
 
-# IR versions: from 4 on an initializer that is also an input is a default value, before it is a constant
+# IR versions: from 4 on an initializer that is also an input is a default value, and a constant before
 DEFAULTS_SINCE: Final = 4
 FUNCTIONS_SINCE: Final = 8
 
@@ -37,7 +37,7 @@ def find_schema(op: str, opset: int) -> onnx.defs.OpSchema | None:
 def newer(opset: int) -> str:
     """Return a message if the opset is newer than the installed onnx knows, else an empty string.
 
-    Operators of such an opset are taken to be the newest known ones.
+    Its operators are taken to be the newest known ones.
     """
     known = onnx.defs.onnx_opset_version()
     return f"the model is of opset {opset}, the installed onnx knows up to {known}" if opset > known else ""

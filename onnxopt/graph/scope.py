@@ -37,7 +37,7 @@ class Scope:
         self.owners: dict[Node, None] = {}  # nodes that hold bodies
         self.size = 0
         self.opsets: dict[str, int] | None = None  # functions only: version by domain
-        self.skipped = False  # `onnxopt.skip` in the metadata of this scope or of one around it: passes leave it alone
+        self.skipped = False  # passes leave the scope alone: `onnxopt.skip` in its metadata, or of a scope around
         self.nodes_changed = False
         self.initializers_changed = False
         self.deferred: list[Value] = []  # initializers written without their data

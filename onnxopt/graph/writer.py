@@ -204,7 +204,7 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_le
     stays = {id(v.tensor) for v in values if v.tensor is not None and v.tensor.name == v.name}
     stays.intersection_update(map(id, there))
     new = [v for v in values if id(v.tensor) not in stays]
-    if len(stays) < len(there):  # new tensors go behind those that stay, which are not copied
+    if len(stays) < len(there):  # kept tensors come first, and are not copied
         if stays:
             proto.initializer.sort(key=lambda tensor: id(tensor) not in stays)
         del proto.initializer[len(stays) :]

@@ -114,7 +114,7 @@ def chosen_for(version: str, level: int) -> Chosen:
 
 
 class Raise:
-    """Raise a model's opset as far as the runtime loads it, with kernels for the model's and the forms' operators."""
+    """Raises a model's opset as far as the runtime loads it, with kernels for the model's and the forms' operators."""
 
     def __init__(self, chosen: Chosen) -> None:
         self.chosen = chosen

@@ -132,7 +132,7 @@ class _Merger:
         if last >= 0:
             label[group] = label[last]
             for entry in reversed(tainted[:count]):
-                self.moves -= 1  # before what was moved there earlier
+                self.moves -= 1  # before earlier moved entries
                 label[entry] = (*label[group], self.moves)
 
     def _join(self, group: int, other: int) -> None:

@@ -200,7 +200,7 @@ class OutputPlace:
             carry_out(m, pairs)
 
     def _part(self, index: int, edge: _Edge) -> None:
-        """Separate the output from the value it was; the output keeps the name known to callers."""
+        """Separate the output from its value; the output keeps the name known to callers."""
         graph, given, value = self.match.graph, edge.output, edge.operand(0)
         fresh = graph.model.names.fresh(value.name)
         if graph.owner is None:

@@ -1,4 +1,4 @@
-"""What onnxruntime can, and what forms cost in it, by version (measured.json).
+"""Opsets, missing kernels and measured times of forms by version of onnxruntime (measured.json).
 
 benchmarks/forms.py writes the file.
 """

@@ -22,7 +22,7 @@ from onnxopt.rewriting.pattern import Call, Either
 from onnxopt.rewriting.rule import Rule
 from onnxopt.rewriting.subgraph import SubgraphMatcher
 
-# -- what a backend supports --------------------------------------------------------------------------------------
+# -- supported nodes of a backend ---------------------------------------------------------------------------------
 
 
 @runtime_checkable

@@ -63,7 +63,7 @@ class Composite(Pass):
 
 @register
 class Sequential(Composite):
-    """Runs passes in order: those that the context has not disabled and whose level it reaches, or requires."""
+    """Runs passes in order, if not disabled and of a level that the context reaches, or required by it."""
 
     info = PassInfo("sequential", opt_level=0)
     kind: ClassVar[str] = "sequential"

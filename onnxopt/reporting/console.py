@@ -115,7 +115,7 @@ _DROPPED_FIRST: Final = (
     "Inf",
     "type",
     "max abs",
-)  # what goes first where the terminal is narrow
+)  # first on a narrow terminal
 _CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipped": "dim"}
 
 

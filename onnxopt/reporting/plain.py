@@ -9,8 +9,8 @@ from typing import Any, Final
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.reporting import verdict as judged
 
-# Passes whose rules decline what is worth folding, time after time: of a whole backbone, then. What stays behind a
-# convolution that is no normalization is ordinary (a residual connection, a Gelu), unless it can be helped.
+# Passes whose repeated declines concern a whole backbone. A convolution without normalization behind is ordinary (a
+# residual connection, a Gelu), unless the user can change the model.
 _FOLDS: Final = ("conv-bn-folding", "conv-add-folding")
 _COMPUTED: Final = " is not constant"
 _OVERRIDABLE: Final = " callers may override"

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from onnxopt.plaintext import line
 
-_DELAY: Final = 1.0  # seconds: what takes less says nothing
+_DELAY: Final = 1.0  # seconds; shorter work is not shown
 _PHASES: Final = ("load", "passes", "write", "verify")
 _PHASE_OF: Final = {"loading": "load", "writing": "write", "verifying": "verify"}
 
@@ -44,7 +44,7 @@ class Progress:
 
     def _show(self) -> None:
         with self._lock:
-            if self._timer is None:  # it ended as the time was up
+            if self._timer is None:  # the work ended at the same time
                 return
             self._shown = _spinners()
             self._task = self._shown.add_task(self._said(), total=None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Cells = list[RenderableType]
 
 _MIN_NAME_WIDTH: Final = 18  # characters for an operator's name, before a column of figures goes
-_FIGURES: Final = 2  # columns before those of changes
+_FIGURES: Final = 2  # columns before the changes
 _LISTED: Final = 6  # inputs and outputs shown
 
 

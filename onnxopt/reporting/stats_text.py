@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Show = Callable[[int], str]
 
-_FORMULAS: Final = ("=", "+", "-", "@")  # what spreadsheets run
+_FORMULAS: Final = ("=", "+", "-", "@")  # spreadsheets run texts that begin so
 
 
 def exact(n: int) -> str:

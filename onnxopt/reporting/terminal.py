@@ -121,7 +121,7 @@ def folded(name: str, width: int, indent: int = 2) -> Iterator[str]:
     yield name
 
 
-_UNBOUNDED: Final = 10_000  # characters: nobody folds what a program or a file is to get
+_UNBOUNDED: Final = 10_000  # characters: output for programs and files is not folded
 
 
 class Terminal(Console):
@@ -155,4 +155,4 @@ def show(*renderables: RenderableType) -> None:
     """Print to stdout."""
     terminal = Terminal()
     for renderable in renderables:
-        terminal.print(Group(renderable))  # print joins texts, and what they are is lost
+        terminal.print(Group(renderable))  # `print` would join texts, and lose their classes

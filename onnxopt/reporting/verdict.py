@@ -9,7 +9,7 @@ from onnxopt.plaintext import cleaned, counted, short
 
 SIDES: Final = {"a": "original", "b": "result"}
 _PLACES, _NODES, _REWRITES, _READ = 4, 3, 2, 4  # shown of each, unless everything is asked for
-_LONG, _LINE = 96, 160  # characters of what a place is about, and of a rewrite
+_LONG, _LINE = 96, 160  # characters of names at a place, and of a rewrite
 
 
 def place_lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:

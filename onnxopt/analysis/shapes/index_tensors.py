@@ -264,7 +264,7 @@ def _span(line: _Line, dim: Dim) -> Span | None:
         return None
     if not start and size == dim:
         return WHOLE
-    if not start and size == 1 and not is_invented(dim):  # it exceeds the axis only if the axis is empty
+    if not start and size == 1 and not is_invented(dim):  # index 0 exceeds an empty axis only
         return Span(0, 1)
     return Span(start, None) if line.end is not None and dim_of(line.end) == dim else None
 

@@ -1,6 +1,6 @@
 """A sweep over a graph for shapes and small integers computed from shapes.
 
-onnx's inference invents a name for every dim it cannot express. A sweep in node order carries sums and products of
+onnx's inference has no expressions of symbols, and invents names. A sweep in node order carries sums and products of
 symbols through index arithmetic of exporters (Shape, Gather, Concat, Mul, …) and back into the shapes of Reshape,
 Expand, Range and Slice.
 """

@@ -11,7 +11,7 @@ from onnxopt.reporting.html.markup import Markup, join, link, num, panel, row, t
 from onnxopt.reporting.plain import change, left_out, pass_hits, reasons, statistics, summary, verdict, warnings
 from onnxopt.reporting.stats_text import exact
 
-Row = tuple[Any, ...]  # an operator, and how often each model has it
+Row = tuple[Any, ...]  # an operator, and its count in each model
 
 _MAX_OPERATORS: Final = 14  # operators that changed, before the rest is folded
 

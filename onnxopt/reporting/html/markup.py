@@ -14,7 +14,7 @@ from onnxopt.plaintext import printable
 _VOID: Final = {"br", "col", "hr", "img", "input", "link", "meta"}
 
 
-# What JSON escapes: pairs of surrogates, which are one character; others by their number; letters.
+# Escapes of JSON: pairs of surrogates, which are one character; other numbers; letters.
 _ESCAPES: Final = re.compile(r"\\(?:u(d[89ab]..)\\u(d[c-f]..)|u(....)|.)")
 
 
@@ -88,7 +88,7 @@ def link(text: str, spot: tuple[int, int] | None) -> Markup:
 
 
 def _visible(found: re.Match[str]) -> str:
-    """Return the escape of an invisible character as text: browsers obey those for the direction of writing."""
+    """Return the escape of an invisible character as text: browsers obey marks of the writing direction."""
     code = found[3]
     return f"\\\\u{code}" if code is not None and not chr(int(code, 16)).isprintable() else found[0]
 
