@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -66,6 +66,15 @@ def places_in(given: Any, setting: str) -> dict[str, str]:
             hint = f'{setting}={{"INPUT:0": "batch"}}, or "*:0" for all inputs'
             raise UsageError(f"{setting}[{place!r}] is {_shown(name)}: a name for the dim at INPUT:AXIS", hint)
     return dict(found)
+
+
+def requested_changes(
+    *, dtype: str | None, int32: bool, keep_io: bool, freed: Iterable[str], strip_qdq: bool, keep: Sequence[str]
+) -> dict[str, Any]:
+    """Return the fields of `VerifyOptions` for changes on request; `freed`: symbols of dims made dynamic."""
+    symbols, at_interface = tuple(dict.fromkeys(freed)), int32 and not keep_io
+    kinds = {"dtype": dtype or "", "int32": at_interface, "inner_int32": int32}
+    return kinds | {"freed": symbols, "strip_qdq": strip_qdq, "keep": keep}
 
 
 def dict_in(given: Any, setting: str, value: str) -> Mapping[str, Any]:

@@ -239,6 +239,7 @@ def peak_memory(model: Model) -> Peak:
 
 
 def _peak(graph: Graph) -> Peak:
+    """Return the peak of a scope; see `peak_memory`."""
     place = {node: i for i, node in enumerate(graph)}
     freed: Counter[int] = Counter()  # bytes, by position of the last reader
     size = _Size()

@@ -246,6 +246,7 @@ def _values(model: Model) -> dict[str, Value]:
 
 
 def _find(model: Model, values: dict[str, Value], names: Iterable[str]) -> list[Value]:
+    """Return the values of these names. Raises UsageError for an unknown or ambiguous name."""
     found: dict[Value, None] = {}
     for name in [names] if isinstance(names, str) else names:
         inner = {} if name in values else in_bodies(model)

@@ -130,6 +130,7 @@ class _Inference:
         self.functions: Functions | None = None  # read when a call is inferred
 
     def infer(self, changed: Iterable[Node] | None) -> None:
+        """Infer all nodes, or the `changed` nodes and readers of refined types, until no symbols turn out equal."""
         graph = self.model.graph
         infos = {i.name: i.type for i in graph.proto.input}
         for v in graph.inputs:
@@ -172,6 +173,7 @@ class _Inference:
         return not self.refined.isdisjoint(values_read(node) if node.bodies else node.inputs)
 
     def _visit(self, node: Node) -> None:
+        """Infer the bodies and then the results of a node."""
         for body in node.bodies.values():
             self._type_inputs(node, body)
             self._scope(body)

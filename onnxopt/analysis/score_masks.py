@@ -46,6 +46,7 @@ def _within(value: Value | None, limit: float, reach: int) -> Bounds | None:
 
 
 def _found(value: Value, limit: float, reach: int) -> Bounds | None:
+    """Return the bounds of a value, from its elements, its type or its producer."""
     if value.constant:
         return _of_array(value.array)
     if types.dtype(value) == TensorProto.BOOL:

@@ -59,6 +59,7 @@ def _failure(job: Job, error: Exception) -> tuple[int, str, str]:
 
 
 def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Instrument], judge: Spare | None) -> None:
+    """Run a job, from the cache or by optimization, and complete the outcome. Raises errors of the model."""
     from onnxopt.pipeline.registry import load_module
 
     for plugin in job.plugins:

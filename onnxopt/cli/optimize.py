@@ -150,7 +150,7 @@ def optimize(models: tuple[str, ...], **asked: Any) -> None:
     if not asked["no_verify"]:
         from onnxopt.verification import VerifyOptions
 
-        given = {name: asked[name] for name in _JUDGED} | options.requested_changes(asked)
+        given = {name: asked[name] for name in _JUDGED} | options.changes_in(asked)
         sizes = {"memory": asked["verify_memory"], "limit": asked["memory"], "dims": asked["verify_dims"]}
         verify_options = VerifyOptions(**given, **sizes)
     report, budgets = None if plain else asked["report_file"], _budgets(asked["fail_if"])

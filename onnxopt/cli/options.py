@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from onnxopt.arguments import requested_changes
 from onnxopt.cli.command import Decorator, heading
 from onnxopt.cli.files import named_text
 from onnxopt.cli.values import (
@@ -271,16 +272,10 @@ def _made_dynamic(given: dict[str, Any]) -> dict[str, str]:
     return {**dict(free), **given["make_dynamic"]}
 
 
-def requested_changes(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `VerifyOptions` for requested changes, as `OptimizeOptions.judging` does."""
-    return {
-        "dtype": given["dtype"] or "",
-        "int32": given["int32"] and not given["keep_io"],
-        "inner_int32": given["int32"],
-        "freed": tuple(dict.fromkeys(_made_dynamic(given).values())),
-        "strip_qdq": given["strip_qdq"],
-        "keep": given["keep"],
-    }
+def changes_in(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `VerifyOptions` for the requested changes."""
+    named = {name: given[name] for name in ("dtype", "int32", "keep_io", "strip_qdq", "keep")}
+    return requested_changes(**named, freed=_made_dynamic(given).values())
 
 
 def settings_of(given: dict[str, Any]) -> dict[str, Any]:

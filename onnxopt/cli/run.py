@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxopt.cli.files import json_text, write_bytes
-from onnxopt.cli.options import make_options, requested_changes, together
+from onnxopt.cli.options import changes_in, make_options, together
 from onnxopt.cli.say import OutputSettings, say, say_cut
 from onnxopt.cli.values import NewFile, known_passes, names_option
 from onnxopt.errors import OnnxOptError
@@ -81,7 +81,7 @@ class CommandInstruments:
             from onnxopt.verification import VerifyOptions
 
             libraries = verify_options.custom_op_libraries if verify_options is not None else ()
-            options = VerifyOptions(custom_op_libraries=libraries, **requested_changes(given))
+            options = VerifyOptions(custom_op_libraries=libraries, **changes_in(given))
             self.instruments.append(VerifyEach(source, options))
         if given["journal"]:
             self._journal = Journal()

@@ -66,6 +66,7 @@ def reshaped(c: Carrier, node: Node, x: Value) -> Results:
 
 
 def reshape(c: Carrier, node: Node) -> Results:
+    """Return the axis behind a Reshape, whose target is changed where it holds the size."""
     x = node.operand(0)
     c.require(node, x in c.at, f"its target has the size of {c.name!r}, and its operand does not follow")
     c.require(node, node.input(1) is not None, "its target is an attribute; --target-opset 13 makes that an operand")
@@ -126,6 +127,7 @@ def symbolic_size(c: Carrier, node: Node, index: int) -> Carried | None:
 
 
 def expand(c: Carrier, node: Node) -> Results:
+    """Return the axis behind an Expand that does not repeat the axis, or makes it."""
     x, said, target = node.operand(0), symbolic_size(c, node, 1), c.sizes(node, 1)
     count = len(c.dims(node, node.output))
     shift = count - len(target)  # from axes of the target to axes of the result
@@ -161,6 +163,7 @@ def tile(c: Carrier, node: Node) -> Results:
 
 
 def slice(c: Carrier, node: Node) -> Results:
+    """Return the axis behind a Slice that takes the whole axis, whose end becomes open."""
     x = node.operand(0)
     c.require(node, x in c.at, f"it computes with the size of {c.name!r}")
     c.require(node, node.input(1) is not None, "its bounds are attributes; --target-opset 13 makes these operands")

@@ -240,6 +240,7 @@ class _Reader:
         self.scopes.pop()
 
     def read_nodes(self, graph: Graph, protos: Sequence[NodeProto]) -> None:
+        """Read the nodes of a scope, with their bodies, and sort them if a node reads a later one."""
         nodes = [self.new_node(graph, proto) for proto in protos[:]]
         *around, table = self.scopes  # by now the table holds every name the scope defines
         self.model.names.update(table)

@@ -128,6 +128,7 @@ def write_names(node: Node) -> None:
 
 
 def _write_scope(graph: Graph, deferred: dict[int, Array | Stored], at_least: int | None) -> None:
+    """Bring the proto of a scope up to date: names, nodes, opsets, interface and initializers."""
     proto = graph.proto
     nodes = list(graph)
     for node in nodes:
@@ -197,6 +198,7 @@ def _name_apart(graph: Graph, nodes: list[Node]) -> None:
 
 
 def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_least: int | None) -> None:
+    """Write new initializers, and remove vanished ones; the tensors of kept ones are not copied."""
     proto, values = graph.proto, graph.initializers.values()
     there = proto.initializer[:]  # held so that the ids stay unique
     if graph.deferred:

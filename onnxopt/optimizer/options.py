@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.arguments import check_whole, names_in, names_of, places_in, shapes_in, sizes_in
+from onnxopt.arguments import check_whole, names_in, names_of, places_in, requested_changes, shapes_in, sizes_in
 from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph.dims import specialise
 from onnxopt.io import load
@@ -126,15 +126,8 @@ class OptimizeOptions:
 
     def judging(self, options: VerifyOptions) -> VerifyOptions:
         """Return `options` for a result made with these options: requested changes are no differences."""
-        return replace(
-            options,
-            dtype=self.dtype,
-            int32=self.int32 and not self.keep_io,  # inputs and outputs
-            inner_int32=self.int32,
-            freed=self.freed,
-            strip_qdq=self.strip_qdq,
-            keep=self.keep,
-        )
+        given = {name: getattr(self, name) for name in ("dtype", "int32", "keep_io", "freed", "strip_qdq", "keep")}
+        return replace(options, **requested_changes(**given))
 
     @property
     def _level(self) -> int:

@@ -213,6 +213,7 @@ def int64_left(model: Model, before: int, *, keep_io: bool) -> Int64:
 
 
 def _left(plan: Int64Plan, value: Value, *, keep_io: bool) -> RemainingValue:
+    """Return a value that is int64 in the result, with the reason."""
     graph, groups = value.graph, plan.groups
     assert value.constant or types.dtype(value) == INT64
     node = value.producer or next(iter(value.users), None)

@@ -93,6 +93,7 @@ def _name(function: PassFunction) -> str:
 
 
 def _make(base: type[Any], function: PassFunction, info: PassInfo) -> Any:
+    """Return a pass of the class `base` that calls `function`; keyword-only parameters are its options."""
     if isinstance(function, type):
         raise TypeError(f"{function.__name__} is a class: derive it from {base.__mro__[2].__name__} instead")
     parameters = list(inspect.signature(function).parameters.values())

@@ -304,6 +304,7 @@ class GraphInterpreter(GraphPass):
 
 
 def _emit_again(m: Match, node: Node, args: Args) -> Result:
+    """Return the results of `node`, emitted again with the operands `args`."""
     if not isinstance(node, Node):
         hint = "what it is given emits the node again; self.op.Abs(*args) emits another operator"
         raise EmissionError(

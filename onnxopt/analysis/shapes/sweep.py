@@ -153,6 +153,7 @@ class ShapeData:
         return node.graph is None or bool(node.graph.model.graph.owners)
 
     def _keep(self, value: Value, dims: Dims) -> Dims:
+        """Store the dims of a value, and note sizes and products of sizes of tensors that exist in each run."""
         self.dims[value] = dims
         if value.graph is value.graph.model.graph:  # a body may not run
             if dims in self._noted_shapes:
@@ -205,6 +206,7 @@ class ShapeData:
                 del known[v]
 
     def _visit_again(self, node: Node) -> None:
+        """Visit a node if the node, or a fact of its inputs or results, changed since the last visit."""
         graph = node.scope
         seen = self._visits.get(node)
         self._reads_more = False
@@ -224,6 +226,7 @@ class ShapeData:
         self._visits[node] = -1 if self._reads_more else graph.model.clock, _facts(node)
 
     def _visit(self, node: Node) -> None:
+        """Set the element types of the results of a node, and apply the rules for shapes and contents."""
         op, outputs = node.op, node.outputs
         for v in outputs:
             if v is not None and not v.dtype:
