@@ -12,7 +12,7 @@ import numpy as np
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import READ_BY_MANY, is_read_by_many
 from onnxopt.analysis.linear import before_move, before_split, fits, narrowed
-from onnxopt.analysis.scale_upwards import is_quantized, readers_of
+from onnxopt.analysis.scale_upstream import is_quantized, readers_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import of_form

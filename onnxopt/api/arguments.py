@@ -81,7 +81,7 @@ def input_files(given: Mapping[str, Any], setting: str) -> Iterator[dict[str, st
 _DEFAULT: Final = "leave it out: that is always done"
 _LOGGED: Final = 'logging.getLogger("onnxopt").setLevel("INFO") says what is done'
 _FOLDING: Final = 'disable=["constant-folding"]'
-_MEANT: Final = {
+_EQUIVALENTS: Final = {
     **dict.fromkeys(("fp16", "float16", "half", "to_fp16", "convert_fp16"), 'dtype="float16"'),
     **dict.fromkeys(("bf16", "bfloat16"), 'dtype="bfloat16"'),
     **dict.fromkeys(("input_int32", "int64_to_int32"), "int32=True"),
@@ -140,5 +140,5 @@ def refuse(called: str, wrong: Iterable[str], known: Collection[str]) -> None:
     """Raise TypeError for keywords `wrong` that the function `called` does not have, with the equivalents."""
     for name in wrong:
         if name not in known:
-            meant = _MEANT.get(name) or nearest(name, known, f"help(onnxopt.{called}) lists those that there are")
+            meant = _EQUIVALENTS.get(name) or nearest(name, known, f"help(onnxopt.{called}) lists those that there are")
             raise TypeError(f"{called}() has no keyword {name}: {meant}")

@@ -68,9 +68,9 @@ class _Commands(click.Group):
         if name not in _COMMANDS and not ctx.resilient_parsing:
             from shlex import quote
 
-            from onnxopt.cli import meant
+            from onnxopt.cli import equivalents
 
-            hint = meant.command(name) or nearest(name, _COMMANDS, "`onnxopt --help` lists them")
+            hint = equivalents.command(name) or nearest(name, _COMMANDS, "`onnxopt --help` lists them")
             if name.endswith(".onnx"):
                 hint = f"onnxopt optimize {quote(name)} OUT"
             raise UsageError(f"no command is called {name!r}", hint)
@@ -347,9 +347,9 @@ def _no_option(name: str, context: click.Context, usage: str) -> str:
     known = [name for p in context.command.params for name in (*p.opts, *p.secondary_opts) if name[:1] == "-"]
     if context.parent is None:
         return nearest(name, known, "a command's options follow it")
-    from onnxopt.cli import meant
+    from onnxopt.cli import equivalents
 
-    theirs = meant.option(name)
+    theirs = equivalents.option(name)
     if theirs.startswith("-") and theirs.split()[0] not in known:
         return f"onnxopt optimize has {theirs}"
     return theirs or nearest(name, known, usage)

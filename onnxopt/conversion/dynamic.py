@@ -9,8 +9,8 @@ from typing import Any, Final
 from onnx import ValueInfoProto
 
 from onnxopt.analysis import types
-from onnxopt.conversion.carrier import Carried, Carrier, Results
-from onnxopt.conversion.carry_rules import carry
+from onnxopt.conversion.axis_rules import track
+from onnxopt.conversion.axis_tracking import AxisTracker, Results, TrackedAxis
 from onnxopt.errors import UsageError, nearest
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.dims import as_symbol, as_written
@@ -92,8 +92,8 @@ def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
     size = (types.shape(whose) or ())[axis]
     assert isinstance(size, int)
     types.refresh_allowed(model)
-    c = Carrier(model, as_symbol(name), size, axes)
-    _carry_all(c, graph)
+    c = AxisTracker(model, as_symbol(name), size, axes)
+    _track_all(c, graph)
     _refuse_size_outputs(c, model, name)
     if not any(v in c.at for v in graph.outputs):
         raise UsageError(f"{model.name}: no output follows {name!r}", "none is made of these inputs, sample by sample")
@@ -101,7 +101,7 @@ def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
     return size
 
 
-def _refuse_size_outputs(c: Carrier, model: Model, name: str) -> None:
+def _refuse_size_outputs(c: AxisTracker, model: Model, name: str) -> None:
     """Raise UsageError for an output that holds the size, not an axis of the size."""
     sizes = [v.name for v in model.graph.outputs if c.has_symbol(v)]
     if not sizes:
@@ -112,7 +112,7 @@ def _refuse_size_outputs(c: Carrier, model: Model, name: str) -> None:
     raise UsageError(f"{model.name}: {message}", hint)
 
 
-def _carry_all(c: Carrier, graph: Graph) -> None:
+def _track_all(c: AxisTracker, graph: Graph) -> None:
     """Carry the dim through the nodes of the main graph, or of a branch."""
     for node in list(graph):
         if c.computes_size(node):
@@ -122,35 +122,35 @@ def _carry_all(c: Carrier, graph: Graph) -> None:
             c.evaluate(node)
             continue
         outputs = list(node.outputs)
-        found = _through_branches(c, node) if node.op == "If" else carry(c, node)
-        for value, carried in zip(outputs, found):
-            if value is not None and carried is not None:
-                c.follow(value, carried)
+        found = _through_branches(c, node) if node.op == "If" else track(c, node)
+        for value, tracked in zip(outputs, found):
+            if value is not None and tracked is not None:
+                c.follow(value, tracked)
 
 
-def _through_branches(c: Carrier, node: Node) -> Results:
+def _through_branches(c: AxisTracker, node: Node) -> Results:
     """Return the axis in each result of an If: both branches have to give the same."""
     condition = node.input(0)
     if condition in c.at or c.has_symbol(condition):
         c.refuse(node, f"the condition depends on {c.name!r}")
     branches = list(node.bodies.values())
     for body in branches:
-        _carry_all(c, body)
-    found: list[Carried | None] = []
+        _track_all(c, body)
+    found: list[TrackedAxis | None] = []
     for given in zip(*(body.outputs for body in branches)):
-        carried = {c.at.get(v) for v in given}
-        if len(carried) > 1 or any(map(c.has_symbol, given)):
+        tracked = {c.at.get(v) for v in given}
+        if len(tracked) > 1 or any(map(c.has_symbol, given)):
             c.refuse(node, f"its branches do not give {c.name!r} along one axis")
-        found.append(carried.pop())
+        found.append(tracked.pop())
     return found
 
 
-def _declare(c: Carrier, name: str) -> None:
+def _declare(c: AxisTracker, name: str) -> None:
     """Declare the symbol in inputs and outputs, and drop declarations of other values that follow."""
     model = c.model
     for value in c.at:
         value.shape = tuple(d if isinstance(d, int) else d.name for d in c.now.dims[value])
-    ends = {v.name: carried for v, carried in c.at.items() if v.is_input or v.is_output}
+    ends = {v.name: tracked for v, tracked in c.at.items() if v.is_input or v.is_output}
     follows = {v.name for v in c.at}
     for proto in (scope.proto for scope in model.scopes() if not scope.is_function):
         for info in (*proto.input, *proto.output):
@@ -164,12 +164,12 @@ def _declare(c: Carrier, name: str) -> None:
     model.interface = interface_of(model.proto)
 
 
-def _declare_dim(info: ValueInfoProto, name: str, carried: Carried) -> None:
+def _declare_dim(info: ValueInfoProto, name: str, tracked: TrackedAxis) -> None:
     """Declare the symbol at the axis; an unknown size for a multiple of the dim."""
     listed = tensor_type(info.type)[1]
-    if listed is None or len(listed) <= carried.axis:
+    if listed is None or len(listed) <= tracked.axis:
         return
-    dim = info.type.tensor_type.shape.dim[carried.axis]
+    dim = info.type.tensor_type.shape.dim[tracked.axis]
     dim.Clear()
-    if carried.outer == carried.inner == 1:
+    if tracked.outer == tracked.inner == 1:
         dim.dim_param = name

@@ -243,24 +243,24 @@ def test_wrong_usage_is_a_line_of_error_and_one_of_hint(run: Run, call: str, err
     ],
 )
 def test_words_of_other_tools_get_the_hint(words: str, hint: str) -> None:
-    from onnxopt.cli import meant
+    from onnxopt.cli import equivalents
 
     for word in words.split():
-        found = meant.option(word) if word.startswith("-") else meant.command(word)
+        found = equivalents.option(word) if word.startswith("-") else equivalents.command(word)
         assert hint in found and "\n" not in found, word
 
 
 def test_hints_for_words_of_other_tools_name_existing_options() -> None:
     """Hints for words of other tools name existing options and commands, and no word is also one of onnxopt's."""
-    from onnxopt.cli import meant
+    from onnxopt.cli import equivalents
     from onnxopt.cli.main import _COMMANDS as commands
     from onnxopt.cli.optimize import optimize
 
     known = {name for p in optimize.params for name in (*p.opts, *p.secondary_opts)}
-    named = re.findall(r"--[a-z0-9-]+", " ".join((*meant._OPTIONS.values(), *meant._COMMANDS.values())))
+    named = re.findall(r"--[a-z0-9-]+", " ".join((*equivalents._OPTIONS.values(), *equivalents._COMMANDS.values())))
     assert set(named) <= known and len(named) > 10
-    assert known.isdisjoint(meant._OPTIONS) and not {*commands} & {*meant._COMMANDS}
-    asked = re.findall(r"onnxopt ([a-z]+)", " ".join((*meant._OPTIONS.values(), *meant._COMMANDS.values())))
+    assert known.isdisjoint(equivalents._OPTIONS) and not {*commands} & {*equivalents._COMMANDS}
+    asked = re.findall(r"onnxopt ([a-z]+)", " ".join((*equivalents._OPTIONS.values(), *equivalents._COMMANDS.values())))
     assert {*asked} <= {*commands}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import REFUSED
-from onnxopt.analysis.shapes.demands import demanded_rank, running
+from onnxopt.analysis.shapes.required_ranks import required_rank, running
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node, array_of
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -55,7 +55,7 @@ def _left_by_readers(node: Node, live: set[Node]) -> bool | None:
     """Return the condition's value if readers accept the result of a single branch only; else None."""
     for value, *results in zip(node.outputs, *(node.bodies[name].outputs for name in _BRANCHES)):
         # most readers require no rank, and need no inference
-        asked = demanded_rank(value, live) if value is not None else None
+        asked = required_rank(value, live) if value is not None else None
         if asked is None:
             continue
         fail = [rank is not None and rank != asked for rank in map(types.rank, results)]

@@ -11,8 +11,8 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import is_finite
-from onnxopt.analysis.scale_downwards import downwards
-from onnxopt.analysis.scale_upwards import Edit, Reach, are_products, upwards
+from onnxopt.analysis.scale_downstream import downstream_edits
+from onnxopt.analysis.scale_upstream import Edit, Reach, are_products, upstream_edits
 from onnxopt.analysis.terms import MOVES, bias_for
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node, array_of, producer
@@ -89,7 +89,7 @@ def _into_queries(graph: Graph, node: Node, ctx: PassContext) -> None:
     if not scale:
         ctx.decline("propagated", "the scale of several queries, or of an unknown width, stays", repr(node))
     elif scale != 1:
-        edits = upwards(node.inputs[0], node, np.array(scale), reach)
+        edits = upstream_edits(node.inputs[0], node, np.array(scale), reach)
         if _edit(graph, node, edits if reach.all_agree() else None, ctx):
             node.set_attr("scale", 1.0)
 
@@ -110,14 +110,14 @@ def _scale_of(node: Node) -> float:
 
 
 def _propagate(graph: Graph, node: Node, x: Value, factor: Array, ctx: PassContext) -> None:
-    """Move a factor upwards, else downwards, into weights."""
+    """Move a factor upstream, else downstream, into weights."""
     reach = Reach(met={})
-    edits = upwards(x, node, factor.reshape(()), reach) if factor.size == 1 else None
+    edits = upstream_edits(x, node, factor.reshape(()), reach) if factor.size == 1 else None
     if edits is None or not reach.all_agree():
         if ends_formula(x, factor) or scales_formula(node, factor):
             ctx.decline("propagated", FORMULA, repr(node))
             return
-        edits = downwards(node, factor)
+        edits = downstream_edits(node, factor)
     if _edit(graph, node, edits, ctx):
         bypass(graph, node, x)
 
@@ -169,7 +169,7 @@ def _by_weights(graph: Graph) -> dict[Value, list[_Scaled]]:
         x, factor = _factor(node) or (None, None)
         if x is None or factor is None or factor.size != 1:
             continue
-        edits = upwards(x, node, factor.reshape(()), Reach(shared=True)) or []
+        edits = upstream_edits(x, node, factor.reshape(()), Reach(shared=True)) or []
         weights = [i for i, e in enumerate(edits) if are_products(e.node, e.old)]
         if len(weights) == 1:
             mine = edits.pop(weights[0])

@@ -31,7 +31,7 @@ def running(graph: Graph) -> set[Node]:
     return found
 
 
-def demanded_rank(value: Value, among: Container[Node]) -> int | None:
+def required_rank(value: Value, among: Container[Node]) -> int | None:
     """Return the rank of `value` required by readers in nodes that run, or None."""
     stack = [(value, 0, -1)]  # (value read, its additional axes, lower bound of the rank of `value`)
     for _ in range(_MAX_EXAMINED):

@@ -24,7 +24,7 @@ _MAX_INDEX_BYTES: Final = 1 << 20  # of integers that are computed
 _MOVING: Final = frozenset(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"))
 
 
-class Carried(NamedTuple):
+class TrackedAxis(NamedTuple):
     """The axis of a value that follows the dim. Its size is `outer` times the dim times `inner`."""
 
     axis: int
@@ -32,10 +32,10 @@ class Carried(NamedTuple):
     inner: Size = 1
 
 
-Results = Sequence[Carried | None]
+Results = Sequence[TrackedAxis | None]
 
 
-class Carrier:
+class AxisTracker:
     """The state of a conversion. `size`: the number before, `symbol`: the dim after. `at`: the values that follow.
 
     `was`: shapes and sizes of the model before. `now`: shapes and sizes with the symbol; sizes computed from a Shape
@@ -47,27 +47,27 @@ class Carrier:
         self.symbol = symbol(name)
         self.was, self.now = learn_shapes(self.graph), ShapeData(assumed=True)
         self.now.contents = ChainMap({}, self.was.contents)
-        self.at: dict[Value, Carried] = {}
+        self.at: dict[Value, TrackedAxis] = {}
         self.first = next(iter(self.graph), None)
         self._source = next(iter(inputs.items()))
         self._length: Value | None = None
         self._known: dict[Value, Array] = {}
         for value, axis in inputs.items():
-            self.follow(value, Carried(axis))
+            self.follow(value, TrackedAxis(axis))
 
     # -- values that follow ------------------------------------------------------------------------------
 
-    def follow(self, value: Value, carried: Carried) -> None:
+    def follow(self, value: Value, tracked: TrackedAxis) -> None:
         """Enter `value` as following along this axis."""
         dims = list(self.was.shape(value) or ())
-        dims[carried.axis] = self.extent(carried)
-        self.at[value] = carried
+        dims[tracked.axis] = self.extent(tracked)
+        self.at[value] = tracked
         self.now.dims[value] = tuple(dims)
         if value in self.was.contents:  # numbers of the old size
             self.now.contents[value] = np.full(self.was.contents[value].shape, None, dtype=object)
 
-    def extent(self, carried: Carried) -> Size:
-        return carried.outer * self.symbol * carried.inner
+    def extent(self, tracked: TrackedAxis) -> Size:
+        return tracked.outer * self.symbol * tracked.inner
 
     def dims(self, node: Node, value: Value | None) -> tuple[Size, ...]:
         """Return the dims of a value before the conversion. Refuses a value of unknown rank."""
@@ -76,7 +76,7 @@ class Carrier:
             self.refuse(node, "the rank of what it reads or makes is unknown")
         return found
 
-    def read_by(self, node: Node) -> dict[int, Carried]:
+    def read_by(self, node: Node) -> dict[int, TrackedAxis]:
         """Return the axis of each operand that follows, by index."""
         return {i: self.at[v] for i, v in enumerate(node.inputs) if v in self.at}
 
@@ -148,23 +148,23 @@ class Carrier:
 
     # -- operands that do not follow ---------------------------------------------------------------------
 
-    def meet(self, node: Node, axes: Mapping[int, int], carried: Carried, *, broadcasts: bool) -> None:
-        """Change the operands that do not follow: the size of operand `i` along `axes[i]` becomes that of `carried`."""
+    def meet(self, node: Node, axes: Mapping[int, int], tracked: TrackedAxis, *, broadcasts: bool) -> None:
+        """Change the operands that do not follow: the size of operand `i` along `axes[i]` becomes that of `tracked`."""
         for index, axis in axes.items():
             value = node.input(index)
             if value is not None and value not in self.at:
-                self.match(node, index, carried._replace(axis=axis), broadcasts=broadcasts)
+                self.match(node, index, tracked._replace(axis=axis), broadcasts=broadcasts)
 
-    def match(self, node: Node, index: int, carried: Carried, *, broadcasts: bool) -> None:
-        """Change operand `index`: the size along `carried.axis` becomes that of `carried`.
+    def match(self, node: Node, index: int, tracked: TrackedAxis, *, broadcasts: bool) -> None:
+        """Change operand `index`: the size along `tracked.axis` becomes that of `tracked`.
 
         A size of one is broadcast. A repetition of the same numbers, as folding makes, is read once and repeated.
         """
         value = node.operand(index)
-        dims, axis, inner = self.dims(node, value), carried.axis, carried.inner
+        dims, axis, inner = self.dims(node, value), tracked.axis, tracked.inner
         if axis < 0 or (dims[axis] == 1 and broadcasts):
             return
-        if carried.outer != 1 or not isinstance(inner, int) or dims[axis] != self.size * inner:
+        if tracked.outer != 1 or not isinstance(inner, int) or dims[axis] != self.size * inner:
             self.refuse(node, f"`{value.name}` has another size along the axis of {self.name!r}")
         one = self._one_sample(node, value, axis, inner)
         if not (inner == 1 and broadcasts):
@@ -213,9 +213,9 @@ class Carrier:
             self._length = self.graph.make("Gather", [dims, at], before=self.first, axis=0)
         return self._length
 
-    def written(self, node: Node, carried: Carried) -> Value:
+    def written(self, node: Node, tracked: TrackedAxis) -> Value:
         """Return a vector with the size along the axis."""
-        factor = carried.outer * carried.inner
+        factor = tracked.outer * tracked.inner
         if not isinstance(factor, int):
             self.refuse(node, f"its size along the axis of {self.name!r} hangs on other dims, too")
         if factor == 1:
@@ -223,7 +223,7 @@ class Carrier:
         times = node.scope.constant(np.array([factor]), "factor", node)
         return node.scope.make("Mul", [self.length(), times], before=node)
 
-    def rewrite(self, node: Node, index: int, sizes: Array, changed: Mapping[int, int | Carried]) -> None:
+    def rewrite(self, node: Node, index: int, sizes: Array, changed: Mapping[int, int | TrackedAxis]) -> None:
         """Change elements of the sizes in operand `index`, to numbers or to computed sizes."""
         value = node.operand(index)
         numbers = [changed.get(i, e) for i, e in enumerate(sizes.tolist())]
@@ -233,7 +233,7 @@ class Carrier:
         parts: list[Value] = []
         for i in range(len(numbers)):
             new = changed.get(i)
-            if isinstance(new, Carried):
+            if isinstance(new, TrackedAxis):
                 parts.append(self.written(node, new))
             elif isinstance(numbers[i], int):
                 parts.append(node.scope.constant(np.array([numbers[i]], np.int64), "size", node))
@@ -250,7 +250,7 @@ class Carrier:
         return content.reshape(-1)
 
 
-def places(carrier: Carrier, before: Sequence[Size], after: Sequence[Size], c: Carried) -> list[Carried]:
+def places(tracker: AxisTracker, before: Sequence[Size], after: Sequence[Size], c: TrackedAxis) -> list[TrackedAxis]:
     """Return the axes that may hold the dim in a tensor of the same elements in the same order, best first.
 
     The stride of the dim among the elements stays. The dim as an axis of its own is best, then the dim as the outer
@@ -260,11 +260,11 @@ def places(carrier: Carrier, before: Sequence[Size], after: Sequence[Size], c: C
     found = []
     for axis, size in enumerate(after):
         inner = divide(stride, product(after[axis + 1 :]))
-        outer = None if inner is None else divide(size, inner * carrier.size)
+        outer = None if inner is None else divide(size, inner * tracker.size)
         if inner is not None and outer is not None:
-            found.append(Carried(axis, outer, inner))
+            found.append(TrackedAxis(axis, outer, inner))
 
-    def order(p: Carried) -> tuple[object, ...]:
+    def order(p: TrackedAxis) -> tuple[object, ...]:
         return p.outer != 1 or p.inner != 1, p.axis == last, p.outer != 1, abs(p.axis - c.axis), p.axis
 
     return sorted(found, key=order)

@@ -11,7 +11,7 @@ from typing import Final
 from onnx import TensorProto
 
 from onnxopt.analysis import linear, types
-from onnxopt.analysis.scale_upwards import (
+from onnxopt.analysis.scale_upstream import (
     REACH,
     READERS,
     Edit,
@@ -34,7 +34,7 @@ _MAX_FACTOR: Final = 2.0**10
 _SUMS: Final = LINEAR & of_form("axis", "pool", "reduce", "whole")
 
 
-def downwards(node: Node, factor: Array) -> list[Edit] | None:
+def downstream_edits(node: Node, factor: Array) -> list[Edit] | None:
     """Return edits that make the readers of `node` read its unscaled input, or None."""
     axis, numbers = _axis_of(node, factor)
     if numbers is None:

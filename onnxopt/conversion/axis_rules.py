@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from onnxopt.analysis.shapes.symbolic import Size
-from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, rank
-from onnxopt.conversion.carry_views import (
+from onnxopt.conversion.axis_tracking import AxisTracker, Results, TrackedAxis, axis_in, rank
+from onnxopt.conversion.axis_views import (
     expand,
     filled,
     flatten,
@@ -32,10 +32,10 @@ from onnxopt.rewriting.rule import listed_axes
 
 _LAST: Final = 1 << 10  # aligned at the last axis
 _TWICE: Final = "{!r} meets itself on two axes of its operands"
-Rule = Callable[[Carrier, Node], Results]
+Rule = Callable[[AxisTracker, Node], Results]
 
 
-def carry(c: Carrier, node: Node) -> Results:
+def track(c: AxisTracker, node: Node) -> Results:
     """Return the axis in each result of a node. Refuses a node behind which the dim cannot follow."""
     is_function = c.model.has_function(node.op)
     c.require(node, not is_function, "it is a function of the model; --inline-functions puts its body in place")
@@ -45,20 +45,20 @@ def carry(c: Carrier, node: Node) -> Results:
     return RULES.get(node.op, _by_axes)(c, node)
 
 
-def _all(node: Node, carried: Carried | None) -> Results:
-    return [carried] * len(node.outputs)
+def _all(node: Node, tracked: TrackedAxis | None) -> Results:
+    return [tracked] * len(node.outputs)
 
 
-def _along(c: Carrier) -> str:
+def _along(c: AxisTracker) -> str:
     return f"its results depend on all places along {c.name!r}"
 
 
-def _some(c: Carrier) -> str:
+def _some(c: AxisTracker) -> str:
     return f"it takes some of the places along {c.name!r}"
 
 
-def _one(c: Carrier, node: Node, aligned: dict[Value, int], count: int = 0) -> Carried:
-    """Return the axis that the operands carry, the same for all.
+def _one(c: AxisTracker, node: Node, aligned: dict[Value, int], count: int = 0) -> TrackedAxis:
+    """Return the tracked axis of the operands, the same for all.
 
     `aligned`: the offset of each operand's axes, or `_LAST`: the last axis is the last of `count`.
     """
@@ -68,7 +68,7 @@ def _one(c: Carrier, node: Node, aligned: dict[Value, int], count: int = 0) -> C
     return found.pop()
 
 
-def _by_axes(c: Carrier, node: Node) -> Results:
+def _by_axes(c: AxisTracker, node: Node) -> Results:
     """Return the axis by the table of axes of operators."""
     a = axes_of(node)
     if a is None:
@@ -77,14 +77,14 @@ def _by_axes(c: Carrier, node: Node) -> Results:
     data = {i: v for i, v in enumerate(node.inputs) if v is not None and v in a.data}
     all_data = all(v in a.data for v in node.operands if v in c.at)
     c.require(node, all_data, f"what follows {c.name!r} is no data of this operator")
-    carried = _one(c, node, dict.fromkeys(filter(c.at.__contains__, a.data), _LAST), a.rank)
-    c.require(node, carried.axis not in a.along and carried.axis < a.rank - a.last, _along(c))
-    axes = {i: carried.axis - (a.rank - rank(v)) for i, v in data.items()}
-    c.meet(node, axes, carried, broadcasts=node.op in BROADCASTING)
-    return _all(node, carried._replace(axis=a.made.index(carried.axis)) if carried.axis in a.made else None)
+    tracked = _one(c, node, dict.fromkeys(filter(c.at.__contains__, a.data), _LAST), a.rank)
+    c.require(node, tracked.axis not in a.along and tracked.axis < a.rank - a.last, _along(c))
+    axes = {i: tracked.axis - (a.rank - rank(v)) for i, v in data.items()}
+    c.meet(node, axes, tracked, broadcasts=node.op in BROADCASTING)
+    return _all(node, tracked._replace(axis=a.made.index(tracked.axis)) if tracked.axis in a.made else None)
 
 
-def _like(c: Carrier, node: Node) -> Results:
+def _like(c: AxisTracker, node: Node) -> Results:
     """Return the axis of the first operand for each result."""
     first = node.operand(0)
     if first not in c.at and node.op == "CastLike":  # the second operand gives a type only
@@ -96,7 +96,7 @@ def _like(c: Carrier, node: Node) -> Results:
 def _rows(*operands: int, results: int = 1 << 10) -> Rule:
     """Return the rule of an operator whose results have a row for each row (of axis 0) of these operands."""
 
-    def rule(c: Carrier, node: Node) -> Results:
+    def rule(c: AxisTracker, node: Node) -> Results:
         read = c.read_by(node)
         c.require(node, read.keys() <= {*operands}, f"what follows {c.name!r} is no batch of this operator")
         c.require(node, not node.attr("training_mode"), _along(c))
@@ -108,20 +108,20 @@ def _rows(*operands: int, results: int = 1 << 10) -> Rule:
     return rule
 
 
-def _resize(c: Carrier, node: Node) -> Results:
-    carried = _rows(0)(c, node)[0]
-    assert carried is not None
+def _resize(c: AxisTracker, node: Node) -> Results:
+    tracked = _rows(0)(c, node)[0]
+    assert tracked is not None
     axes = node.attr("axes")
     if axes is not None and 0 not in axes:
-        return [carried]
+        return [tracked]
     place = 0 if axes is None else list(axes).index(0)
     if node.input(3) is None:
         scales = node.input(2 if len(node.inputs) > 2 else 1)
         kept = scales is not None and scales.constant and bool(scales.array.reshape(-1)[place] == 1)
         c.require(node, kept, f"it resizes {c.name!r}, or the scales are computed")
-    elif (sizes := c.sizes(node, 3))[place] != c.extent(carried):
-        c.rewrite(node, 3, sizes, {place: carried})
-    return [carried]
+    elif (sizes := c.sizes(node, 3))[place] != c.extent(tracked):
+        c.rewrite(node, 3, sizes, {place: tracked})
+    return [tracked]
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
@@ -130,53 +130,53 @@ def _resize(c: Carrier, node: Node) -> Results:
 def _product(a: int, b: int) -> Rule:
     """Return the rule of a product of the operands `a` and `b`, matrices."""
 
-    def rule(c: Carrier, node: Node) -> Results:
+    def rule(c: AxisTracker, node: Node) -> Results:
         x, y, count = node.operand(a), node.operand(b), rank(node.output)
         read = [i for i, v in enumerate(node.inputs) if v in c.at]
         is_known = {*read} <= {a, b} and min(rank(x), rank(y)) >= 2
         c.require(node, is_known, f"how {c.name!r} goes through this product is not known")
         for i, v, contracted in ((a, x, -1), (b, y, -2)):
             c.require(node, i not in read or c.at[v].axis - rank(v) != contracted, _along(c))
-        carried = _one(c, node, {node.operand(i): _LAST for i in read}, count)
-        if carried.axis < count - 2:
-            axes = {i: carried.axis - count + rank(v) for i, v in ((a, x), (b, y))}
-            c.meet(node, axes, carried, broadcasts=True)
+        tracked = _one(c, node, {node.operand(i): _LAST for i in read}, count)
+        if tracked.axis < count - 2:
+            axes = {i: tracked.axis - count + rank(v) for i, v in ((a, x), (b, y))}
+            c.meet(node, axes, tracked, broadcasts=True)
         else:
             c.require(node, len(read) == 1, _TWICE.format(c.name))
-        return [carried]
+        return [tracked]
 
     return rule
 
 
-def _gemm(c: Carrier, node: Node) -> Results:
+def _gemm(c: AxisTracker, node: Node) -> Results:
     x, y = node.operand(0), node.operand(1)
     row = 1 if node.attr("transA") else 0
     c.require(node, y not in c.at and x in c.at and c.at[x].axis == row, _along(c))
-    carried, bias = c.at[x]._replace(axis=0), node.input(2)
-    c.require(node, bias not in c.at or (c.at[bias] == carried and rank(bias) == 2), _TWICE.format(c.name))
-    c.meet(node, {2: rank(bias) - 2}, carried, broadcasts=True)
-    return [carried]
+    tracked, bias = c.at[x]._replace(axis=0), node.input(2)
+    c.require(node, bias not in c.at or (c.at[bias] == tracked and rank(bias) == 2), _TWICE.format(c.name))
+    c.meet(node, {2: rank(bias) - 2}, tracked, broadcasts=True)
+    return [tracked]
 
 
-def _einsum(c: Carrier, node: Node) -> Results:
+def _einsum(c: AxisTracker, node: Node) -> Results:
     text = str(node.attr("equation")).replace(" ", "")
     terms, arrow, result = text.partition("->")
     operands = terms.split(",")
     c.require(node, bool(arrow) and "." not in text, "its result is not named by letters")
     read = c.read_by(node)
-    found = {(operands[i][carried.axis], carried._replace(axis=0)) for i, carried in read.items()}
+    found = {(operands[i][tracked.axis], tracked._replace(axis=0)) for i, tracked in read.items()}
     c.require(node, len(found) == 1, _TWICE.format(c.name))
-    letter, carried = found.pop()
+    letter, tracked = found.pop()
     c.require(node, letter in result, _along(c))
     axes = {i: letters.index(letter) for i, letters in enumerate(operands) if letter in letters}
-    c.meet(node, axes, carried, broadcasts=False)
-    return [carried._replace(axis=result.index(letter))]
+    c.meet(node, axes, tracked, broadcasts=False)
+    return [tracked._replace(axis=result.index(letter))]
 
 
 # -- elements that are chosen -----------------------------------------------------------------------------------------
 
 
-def _takes_all(c: Carrier, indices: Value | None, dims: Sequence[Size], listed: int = 1) -> bool:
+def _takes_all(c: AxisTracker, indices: Value | None, dims: Sequence[Size], listed: int = 1) -> bool:
     """Return whether each index of these axes (`listed` of them) is taken once, in order, as by a Reshape."""
     found = c.numbers(indices)
     sizes = [d for d in dims if isinstance(d, int)]
@@ -188,7 +188,7 @@ def _takes_all(c: Carrier, indices: Value | None, dims: Sequence[Size], listed: 
     return flat == [*range(math.prod(sizes))]
 
 
-def _gather(c: Carrier, node: Node) -> Results:
+def _gather(c: AxisTracker, node: Node) -> Results:
     data, indices = node.operand(0), node.operand(1)
     sized = c.has_symbol(data) or c.has_symbol(indices)
     c.require(node, not sized, f"it computes with the size of {c.name!r}")
@@ -196,76 +196,76 @@ def _gather(c: Carrier, node: Node) -> Results:
     c.require(node, data not in c.at or indices not in c.at, f"{c.name!r} meets itself on two axes of its result")
     if indices in c.at:
         return [c.at[indices]._replace(axis=axis + c.at[indices].axis)]
-    carried = c.at[data]
-    if carried.axis == axis:
+    tracked = c.at[data]
+    if tracked.axis == axis:
         c.require(node, _takes_all(c, indices, c.dims(node, data)[axis : axis + 1]), _some(c))
         return reshaped(c, node, data)
-    return [carried if carried.axis < axis else carried._replace(axis=carried.axis - 1 + rank(indices))]
+    return [tracked if tracked.axis < axis else tracked._replace(axis=tracked.axis - 1 + rank(indices))]
 
 
-def _gather_nd(c: Carrier, node: Node) -> Results:
+def _gather_nd(c: AxisTracker, node: Node) -> Results:
     data, indices = node.operand(0), node.operand(1)
     shared, behind = int(node.attr("batch_dims", 0)), rank(indices) - 1
-    carried = _one(c, node, {v: 0 for v in (data, indices) if v in c.at})
-    if indices not in c.at and carried.axis >= shared:
-        return _taken_axes(c, node, shared, carried)
-    c.require(node, carried.axis < (shared if data in c.at else behind), _some(c))
-    if carried.axis < shared:
-        c.meet(node, {0: carried.axis, 1: carried.axis}, carried, broadcasts=False)
-    return [carried]
+    tracked = _one(c, node, {v: 0 for v in (data, indices) if v in c.at})
+    if indices not in c.at and tracked.axis >= shared:
+        return _taken_axes(c, node, shared, tracked)
+    c.require(node, tracked.axis < (shared if data in c.at else behind), _some(c))
+    if tracked.axis < shared:
+        c.meet(node, {0: tracked.axis, 1: tracked.axis}, tracked, broadcasts=False)
+    return [tracked]
 
 
-def _taken_axes(c: Carrier, node: Node, shared: int, carried: Carried) -> Results:
+def _taken_axes(c: AxisTracker, node: Node, shared: int, tracked: TrackedAxis) -> Results:
     """Return the axis behind a GatherND whose data alone follow, along an axis behind `shared` axes of batch."""
     data, indices = node.operand(0), node.operand(1)
     listed = c.dims(node, indices)[-1]
     if not isinstance(listed, int):
         c.refuse(node, "how many axes it takes is not known")
-    if carried.axis >= shared + listed:
-        return [carried._replace(axis=rank(indices) - 1 + carried.axis - shared - listed)]
+    if tracked.axis >= shared + listed:
+        return [tracked._replace(axis=rank(indices) - 1 + tracked.axis - shared - listed)]
     c.require(node, not shared and _takes_all(c, indices, c.dims(node, data)[:listed], listed), _some(c))
     return reshaped(c, node, data)
 
 
-def _scatter_nd(c: Carrier, node: Node) -> Results:
+def _scatter_nd(c: AxisTracker, node: Node) -> Results:
     data, indices, updates = (node.operand(i) for i in range(3))
     listed, behind = c.dims(node, indices)[-1], rank(indices) - 1
     if indices in c.at or not isinstance(listed, int) or (data in c.at and c.at[data].axis < listed):
         c.refuse(node, f"it writes some of the places along {c.name!r}")
     offset = listed - behind  # from the axes of updates to those of the data
-    carried = _one(c, node, {v: o for v, o in ((data, 0), (updates, offset)) if v in c.at})
-    c.require(node, carried.axis >= listed, f"it writes some of the places along {c.name!r}")
-    c.meet(node, {0: carried.axis, 2: carried.axis - offset}, carried, broadcasts=False)
-    return [carried]
+    tracked = _one(c, node, {v: o for v, o in ((data, 0), (updates, offset)) if v in c.at})
+    c.require(node, tracked.axis >= listed, f"it writes some of the places along {c.name!r}")
+    c.meet(node, {0: tracked.axis, 2: tracked.axis - offset}, tracked, broadcasts=False)
+    return [tracked]
 
 
-def _places_of(c: Carrier, node: Node) -> Results:
+def _places_of(c: AxisTracker, node: Node) -> Results:
     x = node.operand(0)
-    carried, axis = c.at[x], axis_in(node, "axis", rank(x))
-    c.require(node, carried.axis != axis, _along(c))
-    gone = not node.keeps_dims and carried.axis > axis
-    return [carried._replace(axis=carried.axis - gone)]
+    tracked, axis = c.at[x], axis_in(node, "axis", rank(x))
+    c.require(node, tracked.axis != axis, _along(c))
+    gone = not node.keeps_dims and tracked.axis > axis
+    return [tracked._replace(axis=tracked.axis - gone)]
 
 
-def _one_hot(c: Carrier, node: Node) -> Results:
+def _one_hot(c: AxisTracker, node: Node) -> Results:
     indices = node.operand(0)
     c.require(node, indices in c.at, f"it computes with the size of {c.name!r}")
-    carried, axis = c.at[indices], axis_in(node, "axis", rank(indices) + 1, -1)
-    return [carried._replace(axis=carried.axis + (carried.axis >= axis))]
+    tracked, axis = c.at[indices], axis_in(node, "axis", rank(indices) + 1, -1)
+    return [tracked._replace(axis=tracked.axis + (tracked.axis >= axis))]
 
 
-def _recurrent(c: Carrier, node: Node) -> Results:
+def _recurrent(c: AxisTracker, node: Node) -> Results:
     """Return the axis of batch of each result; X, sequence_lens and the states have an axis of batch."""
     batch, every = (0, 0) if node.attr("layout", 0) else (1, 2)
     axes = {0: batch, 4: 0, 5: batch, 6: batch}
     read = c.read_by(node)
-    c.require(node, all(axes.get(i) == carried.axis for i, carried in read.items()), _along(c))
-    (carried, *_) = read.values()
-    c.meet(node, axes, carried, broadcasts=False)
-    return [carried._replace(axis=axis) for axis in (every, batch, batch)][: len(node.outputs)]
+    c.require(node, all(axes.get(i) == tracked.axis for i, tracked in read.items()), _along(c))
+    (tracked, *_) = read.values()
+    c.meet(node, axes, tracked, broadcasts=False)
+    return [tracked._replace(axis=axis) for axis in (every, batch, batch)][: len(node.outputs)]
 
 
-def _mean_variance(c: Carrier, node: Node) -> Results:
+def _mean_variance(c: AxisTracker, node: Node) -> Results:
     x = node.operand(0)
     reduced = {a % rank(x) for a in node.attr("axes", (0, 2, 3))}
     c.require(node, c.at[x].axis not in reduced, _along(c))

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxopt.analysis.shapes.sizes import LARGEST, cuts_of, product
 from onnxopt.analysis.shapes.symbolic import Size, divide
-from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, places, rank
+from onnxopt.conversion.axis_tracking import AxisTracker, Results, TrackedAxis, axis_in, places, rank
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.rewriting.rule import listed_axes
@@ -16,17 +16,17 @@ from onnxopt.rewriting.rule import listed_axes
 # -- the same elements in the same order ------------------------------------------------------------------------------
 
 
-def flatten(c: Carrier, node: Node) -> Results:
+def flatten(c: AxisTracker, node: Node) -> Results:
     x = node.operand(0)
-    dims, carried = c.dims(node, x), c.at[x]
+    dims, tracked = c.dims(node, x), c.at[x]
     axis = axis_in(node, "axis", len(dims), 1)
-    first, last = (0, axis) if carried.axis < axis else (axis, len(dims))
-    outer = product(dims[first : carried.axis]) * carried.outer
-    inner = product(dims[carried.axis + 1 : last]) * carried.inner
-    return [Carried(int(carried.axis >= axis), outer, inner)]
+    first, last = (0, axis) if tracked.axis < axis else (axis, len(dims))
+    outer = product(dims[first : tracked.axis]) * tracked.outer
+    inner = product(dims[tracked.axis + 1 : last]) * tracked.inner
+    return [TrackedAxis(int(tracked.axis >= axis), outer, inner)]
 
 
-def unsqueeze(c: Carrier, node: Node) -> Results:
+def unsqueeze(c: AxisTracker, node: Node) -> Results:
     x, axes, count = node.operand(0), listed_axes(node), len(c.dims(node, node.output))
     if axes is None or x not in c.at:
         c.refuse(node, "its axes are computed")
@@ -35,17 +35,17 @@ def unsqueeze(c: Carrier, node: Node) -> Results:
     return [c.at[x]._replace(axis=left[c.at[x].axis])]
 
 
-def squeeze(c: Carrier, node: Node) -> Results:
+def squeeze(c: AxisTracker, node: Node) -> Results:
     x, given = node.operand(0), listed_axes(node)
     c.require(node, x in c.at and (given is not None or node.input(1) is None), "its axes are computed")
-    dims, carried = c.dims(node, x), c.at[x]
+    dims, tracked = c.dims(node, x), c.at[x]
     gone = {a % len(dims) for a in given or ()}
-    if carried.axis in gone or not given:  # the size was one
+    if tracked.axis in gone or not given:  # the size was one
         return reshaped(c, node, x)
-    return [carried._replace(axis=carried.axis - sum(a < carried.axis for a in gone))]
+    return [tracked._replace(axis=tracked.axis - sum(a < tracked.axis for a in gone))]
 
 
-def reshaped(c: Carrier, node: Node, x: Value) -> Results:
+def reshaped(c: AxisTracker, node: Node, x: Value) -> Results:
     """Replace a node that drops an axis of size one, or takes all places of the axis, by a Reshape."""
     after = c.dims(node, node.output)
     found = places(c, c.dims(node, x), after, c.at[x])
@@ -65,7 +65,7 @@ def reshaped(c: Carrier, node: Node, x: Value) -> Results:
     return []
 
 
-def reshape(c: Carrier, node: Node) -> Results:
+def reshape(c: AxisTracker, node: Node) -> Results:
     """Return the axis behind a Reshape, whose target is changed where it holds the size."""
     x = node.operand(0)
     c.require(node, x in c.at, f"its target has the size of {c.name!r}, and its operand does not follow")
@@ -87,9 +87,9 @@ def reshape(c: Carrier, node: Node) -> Results:
     return [place]
 
 
-def _restored(c: Carrier, node: Node, target: list[int], copied: Sequence[int]) -> dict[int, int | Carried]:
+def _restored(c: AxisTracker, node: Node, target: list[int], copied: Sequence[int]) -> dict[int, int | TrackedAxis]:
     """Return {axis: size so far} for each 0 that copies the axis that the dim was on; refuse all further sizes."""
-    changed: dict[int, int | Carried] = {}
+    changed: dict[int, int | TrackedAxis] = {}
     for i in copied:
         was = c.dims(node, node.output)[i]
         if target[i] != 0 or not isinstance(was, int):
@@ -105,7 +105,7 @@ def _said(size: Size | None, axis: int, copied: Sequence[Size]) -> Size | None:
     return None if size == -1 else size
 
 
-def _inferred(place: Carried, left: int | None, size: Size | None) -> dict[int, int | Carried]:
+def _inferred(place: TrackedAxis, left: int | None, size: Size | None) -> dict[int, int | TrackedAxis]:
     """Return changes of a target of Reshape: -1 along `place`. `left`: the axis with -1 so far, and its `size`."""
     if left is None:
         return {place.axis: -1}
@@ -115,7 +115,7 @@ def _inferred(place: Carried, left: int | None, size: Size | None) -> dict[int, 
 # -- sizes in an operand ----------------------------------------------------------------------------------------------
 
 
-def symbolic_size(c: Carrier, node: Node, index: int) -> Carried | None:
+def symbolic_size(c: AxisTracker, node: Node, index: int) -> TrackedAxis | None:
     """Return the element with the symbol, among the sizes in an operand: its axis, and its factor as `inner`."""
     found = [(i, e) for i, e in enumerate(c.sizes(node, index).tolist()) if c.is_symbolic(e)]
     if not found:
@@ -123,10 +123,10 @@ def symbolic_size(c: Carrier, node: Node, index: int) -> Carried | None:
     factor = divide(found[0][1], c.symbol)
     if len(found) > 1 or not isinstance(factor, int):
         c.refuse(node, f"its sizes are no multiple of {c.name!r}")
-    return Carried(found[0][0], 1, factor)
+    return TrackedAxis(found[0][0], 1, factor)
 
 
-def expand(c: Carrier, node: Node) -> Results:
+def expand(c: AxisTracker, node: Node) -> Results:
     """Return the axis behind an Expand that does not repeat the axis, or makes it."""
     x, said, target = node.operand(0), symbolic_size(c, node, 1), c.sizes(node, 1)
     count = len(c.dims(node, node.output))
@@ -134,24 +134,24 @@ def expand(c: Carrier, node: Node) -> Results:
     if x not in c.at:
         if said is None:
             c.refuse(node, f"its sizes are numbers that follow {c.name!r}")
-        carried = said._replace(axis=said.axis + shift)
-        c.match(node, 0, carried._replace(axis=carried.axis - count + rank(x)), broadcasts=True)
-        return [carried]
-    carried = c.at[x]._replace(axis=c.at[x].axis + count - rank(x))
-    place = carried.axis - shift
+        tracked = said._replace(axis=said.axis + shift)
+        c.match(node, 0, tracked._replace(axis=tracked.axis - count + rank(x)), broadcasts=True)
+        return [tracked]
+    tracked = c.at[x]._replace(axis=c.at[x].axis + count - rank(x))
+    place = tracked.axis - shift
     c.require(node, said is None or said.axis == place, f"two of its sizes follow {c.name!r}")
     if said is None and place >= 0 and target[place] != 1:
         kept = target[place] == c.dims(node, x)[c.at[x].axis]
         c.require(node, kept, f"it repeats what follows {c.name!r}")
         c.rewrite(node, 1, target, {place: 1})
-    return [carried]
+    return [tracked]
 
 
-def filled(c: Carrier, node: Node) -> Results:
+def filled(c: AxisTracker, node: Node) -> Results:
     return [symbolic_size(c, node, 0)]
 
 
-def tile(c: Carrier, node: Node) -> Results:
+def tile(c: AxisTracker, node: Node) -> Results:
     x, said = node.operand(0), symbolic_size(c, node, 1)
     if x in c.at:
         kept = said is None and c.sizes(node, 1)[c.at[x].axis] == 1
@@ -162,26 +162,26 @@ def tile(c: Carrier, node: Node) -> Results:
     return [said._replace(inner=said.inner * c.dims(node, x)[said.axis])]
 
 
-def slice(c: Carrier, node: Node) -> Results:
+def slice(c: AxisTracker, node: Node) -> Results:
     """Return the axis behind a Slice that takes the whole axis, whose end becomes open."""
     x = node.operand(0)
     c.require(node, x in c.at, f"it computes with the size of {c.name!r}")
     c.require(node, node.input(1) is not None, "its bounds are attributes; --target-opset 13 makes these operands")
-    carried, dims, listed = c.at[x], c.dims(node, x), listed_axes(node, 3)
-    if listed is not None and carried.axis not in {a % len(dims) for a in listed}:
-        return [carried]
+    tracked, dims, listed = c.at[x], c.dims(node, x), listed_axes(node, 3)
+    if listed is not None and tracked.axis not in {a % len(dims) for a in listed}:
+        return [tracked]
     found = cuts_of(c.now, node, len(dims))
     if found is None:
         c.refuse(node, "its bounds are computed of what is not known")
     for i, (axis, start, end, step) in enumerate(found):
-        if axis != carried.axis:
+        if axis != tracked.axis:
             symbolic = c.is_symbolic(start) or c.is_symbolic(end)
             c.require(node, not symbolic, f"it takes as much of another axis as {c.name!r} says")
             continue
         # The size of the axis, or the largest number.
-        open_ended = end == c.extent(carried) or (isinstance(end, int) and end >= LARGEST[0])
+        open_ended = end == c.extent(tracked) or (isinstance(end, int) and end >= LARGEST[0])
         whole = start == 0 and step == 1 and (open_ended or end == dims[axis])
         c.require(node, whole, f"it takes some of the places along {c.name!r}")
         if not open_ended:
             c.rewrite(node, 2, c.sizes(node, 2), {i: LARGEST[1]})
-    return [carried]
+    return [tracked]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxopt.analysis.shapes.demands import demanded_rank, running
+from onnxopt.analysis.shapes.required_ranks import required_rank, running
 from onnxopt.graph import read_model
 from tests.runtime import plain_session
 from tests.samples import build_text
@@ -65,7 +65,7 @@ def test_another_number_of_axes_is_an_error(call: str) -> None:
     del proto.graph.input[3:]
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     model = read_model(proto)
-    assert demanded_rank(model.graph.inputs[1], running(model.graph)) == asked
+    assert required_rank(model.graph.inputs[1], running(model.graph)) == asked
     session = plain_session(proto)
     ran = []
     for rank in range(1, asked + 3):
@@ -87,4 +87,4 @@ def test_nothing_is_asked(call: str) -> None:
     for i in (1, 3):
         proto.graph.input[i].type.tensor_type.ClearField("shape")
     model = read_model(proto)
-    assert demanded_rank(model.graph.inputs[1], running(model.graph)) is None
+    assert required_rank(model.graph.inputs[1], running(model.graph)) is None

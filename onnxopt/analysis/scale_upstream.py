@@ -1,4 +1,4 @@
-"""Folds a constant factor of a value upstream, into the weights of its producers (`onward`: into its readers).
+"""Folds a constant factor of a value upstream: into the weights of its producers.
 
 Nothing is changed: the result is a list of weight edits, together equal to the factor.
 """
@@ -127,7 +127,7 @@ def are_products(node: Node, w: Value) -> bool:
     return all(u.op == node.op and u.graph is node.graph and u.places(w) == place for u in w.users)
 
 
-# -- upwards: to the weights that made x ----------------------------------------------------------------------
+# -- the search -----------------------------------------------------------------------------------------------
 
 
 def _widens(factor: Array, value: Value) -> bool:
@@ -136,7 +136,7 @@ def _widens(factor: Array, value: Value) -> bool:
     return factor.ndim > 0 and (shape is None or not fits(factor, shape))
 
 
-def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> list[Edit] | None:
+def upstream_edits(value: Value | None, reader: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits that multiply `value` by `factor`, a number or broadcastable array; None if impossible."""
     node = producer(value)
     if value is None or node is None or not reach.nodes or value.is_output:
@@ -159,13 +159,13 @@ def _into_maker(node: Node, value: Value, factor: Array, reach: Reach) -> list[E
         return rule(node, value, factor, reach)
     passes = value.index == 0 and len(node.outputs) == 1 and commutes(node, factor)
     before = before_move(node, factor) if passes else None
-    return upwards(node.inputs[0], node, before, reach) if before is not None else None
+    return upstream_edits(node.inputs[0], node, before, reach) if before is not None else None
 
 
 @_rule("Add", "Sub")
 def _into_all(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits for c (x + y) = c x + c y, or for a Concat."""
-    return _all(into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(node.inputs))
+    return _all(into(node, i, factor) or upstream_edits(v, node, factor, reach) for i, v in enumerate(node.inputs))
 
 
 @_rule("Concat")
@@ -173,7 +173,9 @@ def _into_parts(node: Node, value: Value, factor: Array, reach: Reach) -> list[E
     if factor.ndim:
         return None
     split = _taken_apart(node)
-    return _into_all(node, value, factor, reach) if split is None else upwards(split.inputs[0], split, factor, reach)
+    if split is not None:
+        return upstream_edits(split.inputs[0], split, factor, reach)
+    return _into_all(node, value, factor, reach)
 
 
 @_rule("Mul")
@@ -186,7 +188,7 @@ def _either(node: Node, factor: Array, reach: Reach, *places: int) -> list[Edit]
     """Return edits that multiply one of the operands; values met on a failed path are forgotten."""
     for i in places:
         met = dict(reach.met or {})
-        edits = upwards(node.inputs[i], node, factor, reach)
+        edits = upstream_edits(node.inputs[i], node, factor, reach)
         if edits is not None:
             return edits
         if reach.met is not None:
@@ -284,7 +286,7 @@ def _into_affine(node: Node, value: Value, factor: Array, reach: Reach) -> list[
 
 @_rule("RotaryEmbedding")
 def _before_rotation(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
-    return None if factor.ndim else upwards(node.inputs[0], node, factor, reach)
+    return None if factor.ndim else upstream_edits(node.inputs[0], node, factor, reach)
 
 
 @_rule("LayerNormalization", "RMSNormalization", "BatchNormalization")
@@ -319,7 +321,7 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
     if not asked:
         return []
     joined = before_split(node, asked, 1.0)
-    return None if joined is None else upwards(node.inputs[0], node, joined, reach)
+    return None if joined is None else upstream_edits(node.inputs[0], node, joined, reach)
 
 
 def _taken_apart(concat: Node) -> Node | None:
