@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 class TrialRun(Instrument):
-    """A run of a pipeline, stopped after a number of runs of passes.
-
-    `model`: the result. `texts`: the passes that ran. `taken`: the rewrites before each. `rewrites`: all of them.
-    """
+    """A run of a pipeline up to a limit: `texts` of its passes, rewrites `taken` before each, `model`, `rewrites`."""
 
     def __init__(self, limit: int | None, model: Model) -> None:
         """`limit`: runs of passes; None: no limit."""

@@ -69,10 +69,7 @@ def make_call(
 
 
 def admit(graph: Graph, node: Node) -> None:
-    """Import the domain of a node's operator into the model and the function around `graph`, if missing.
-
-    Raises DomainError if the domain is not allowed, and EmissionError for an unknown operator.
-    """
+    """Import the domain of a node's operator, if missing. Raises DomainError, or EmissionError if unknown."""
     domain = node.op.rpartition("::")[0]
     opset = opset_for(graph, node.op)
     if not is_known(node.op, opset) and not graph.model.has_function(node.op):

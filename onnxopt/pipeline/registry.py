@@ -289,10 +289,7 @@ def _execute(name: str, file: str) -> None:
 
 
 def load_module(source: str) -> None:
-    """Import a Python file (`passes.py`) or module (`package.passes`) that registers passes.
-
-    Raises UsageError if the import fails, or if rules belong to no pass.
-    """
+    """Import a file (`passes.py`) or module (`package.passes`) that registers passes. Raises UsageError."""
     from onnxopt.verification.runtime import DECLARED, name_plugin
 
     before, referred = set(_PASSES), set(DECLARED)

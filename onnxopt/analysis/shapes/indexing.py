@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.analysis.shapes.sizes import (
     LARGEST,
     Dims,
-    Found,
+    PartialDims,
     agreed,
     axes_of,
     axis_of,
@@ -46,14 +46,14 @@ _ATTEMPTS: Final = 3
 
 
 @shape_rule("Transpose")
-def _transpose(s: ShapeData, n: Node) -> Found | None:
+def _transpose(s: ShapeData, n: Node) -> PartialDims | None:
     x = s.dims_in(n, 0)
     perm = known_order(n, len(x))
     return None if perm is None else tuple(x[i] for i in perm)
 
 
 @shape_rule("Unsqueeze")
-def _unsqueeze(s: ShapeData, n: Node) -> Found | None:
+def _unsqueeze(s: ShapeData, n: Node) -> PartialDims | None:
     x, axes = s.dims_in(n, 0), axes_of(s, n)
     if axes is None:
         return None
@@ -66,7 +66,7 @@ def _unsqueeze(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("Squeeze")
-def _squeeze(s: ShapeData, n: Node) -> Found | None:
+def _squeeze(s: ShapeData, n: Node) -> PartialDims | None:
     x, axes = s.dims_in(n, 0), axes_of(s, n)
     if axes is None and n.input(1) is None and n.attr("axes") is None:
         return tuple([d for d in x if d != 1]) if all(isinstance(d, int) for d in x) else None
@@ -77,19 +77,19 @@ def _squeeze(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("Flatten")
-def _flatten(s: ShapeData, n: Node) -> Found | None:
+def _flatten(s: ShapeData, n: Node) -> PartialDims | None:
     x = s.dims_in(n, 0)
     axis = axis_of(int(n.attr("axis")), len(x))
     return (product(x[:axis]), product(x[axis:]))
 
 
 @shape_rule("Concat")
-def _concat(s: ShapeData, n: Node) -> Found | None:
+def _concat(s: ShapeData, n: Node) -> PartialDims | None:
     return joined([s.dims_of(v) for v in n.inputs], n.attr("axis"))
 
 
 @shape_rule("Split")
-def _split(s: ShapeData, n: Node) -> list[Found | None] | None:
+def _split(s: ShapeData, n: Node) -> list[PartialDims | None] | None:
     x, count = s.dims_in(n, 0), len(n.outputs)
     axis = int(n.attr("axis") or 0) % len(x)
     if n.input(1) is not None:
@@ -102,19 +102,19 @@ def _split(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 @shape_rule("DepthToSpace")
-def _depth_to_space(s: ShapeData, n: Node) -> Found | None:
+def _depth_to_space(s: ShapeData, n: Node) -> PartialDims | None:
     x, b = s.dims_in(n, 0), n.attr("blocksize")
     return (x[0], divide(x[1], b * b), x[2] * b, x[3] * b) if len(x) == 4 and b >= 1 else None
 
 
 @shape_rule("SpaceToDepth")
-def _space_to_depth(s: ShapeData, n: Node) -> Found | None:
+def _space_to_depth(s: ShapeData, n: Node) -> PartialDims | None:
     x, b = s.dims_in(n, 0), n.attr("blocksize")
     return (x[0], x[1] * (b * b), divide(x[2], b), divide(x[3], b)) if len(x) == 4 and b >= 1 else None
 
 
 @shape_rule("Shape")
-def _list(s: ShapeData, n: Node) -> Found | None:
+def _list(s: ShapeData, n: Node) -> PartialDims | None:
     x = s.shape(n.input(0))
     return (None if x is None else len(x[listed_by(n)]),)
 
@@ -123,14 +123,14 @@ def _list(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("Gather")
-def _gather(s: ShapeData, n: Node) -> Found | None:
+def _gather(s: ShapeData, n: Node) -> PartialDims | None:
     x, places = s.dims_in(n, 0), s.dims_in(n, 1)
     axis = axis_of(n.attr("axis"), len(x))
     return (*x[:axis], *places, *x[axis + 1 :])
 
 
 @shape_rule("GatherND")
-def _gather_nd(s: ShapeData, n: Node) -> Found | None:
+def _gather_nd(s: ShapeData, n: Node) -> PartialDims | None:
     x, places = s.dims_in(n, 0), s.dims_in(n, 1)
     if not places or not isinstance(places[-1], int):
         return None
@@ -138,19 +138,19 @@ def _gather_nd(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("GatherElements")
-def _like_indices(s: ShapeData, n: Node) -> Found | None:
+def _like_indices(s: ShapeData, n: Node) -> PartialDims | None:
     return s.dims_in(n, 1)
 
 
 @shape_rule("OneHot")
-def _one_hot(s: ShapeData, n: Node) -> Found | None:
+def _one_hot(s: ShapeData, n: Node) -> PartialDims | None:
     x, depth = s.dims_in(n, 0), s.content(n.input(1))
     axis = axis_of(int(n.attr("axis")), len(x) + 1)
     return (*x[:axis], depth.item() if depth is not None and depth.size == 1 else None, *x[axis:])
 
 
 @shape_rule("Slice")
-def _slice(s: ShapeData, n: Node) -> Found | None:
+def _slice(s: ShapeData, n: Node) -> PartialDims | None:
     x = s.dims_in(n, 0)
     found = cuts_of(s, n, len(x))
     if found is None and n.input(1) is None:
@@ -209,7 +209,7 @@ def _between(s: ShapeData, start: Size, end: Size, size: Size) -> Size | None:
 
 
 @shape_rule("Reshape")
-def _reshape(s: ShapeData, n: Node) -> Found | None:
+def _reshape(s: ShapeData, n: Node) -> PartialDims | None:
     target, x = s.data_in(n, 1).reshape(-1).tolist(), s.shape(n.input(0))
     keeps_zero = n.attr("allowzero", 0)
     sizes: list[Size | None] = [_target(s, t, i, x, keeps_zero) for i, t in enumerate(target)]
@@ -244,13 +244,13 @@ def _copied(t: Size, own: Size | None, x: Dims | None) -> Size | None:
 
 
 @shape_rule("Expand")
-def _expand(s: ShapeData, n: Node) -> Found | None:
+def _expand(s: ShapeData, n: Node) -> PartialDims | None:
     x, target = s.dims_in(n, 0), tuple(s.data_in(n, 1).reshape(-1).tolist())
     return None if None in target else broadcast([x, target])
 
 
 @shape_rule("Tile")
-def _tile(s: ShapeData, n: Node) -> Found | None:
+def _tile(s: ShapeData, n: Node) -> PartialDims | None:
     x, repeats = s.dims_in(n, 0), s.data_in(n, 1)
     if repeats.shape != (len(x),):
         return None
@@ -258,7 +258,7 @@ def _tile(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("Pad")
-def _pad(s: ShapeData, n: Node) -> Found | None:
+def _pad(s: ShapeData, n: Node) -> PartialDims | None:
     x, pads, given = s.dims_in(n, 0), n.attr("pads"), n.input(3)
     pads = s.data_in(n, 1).reshape(-1).tolist() if pads is None else pads
     axes = list(range(len(x))) if given is None else ints(s.content(given))
@@ -271,12 +271,12 @@ def _pad(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("ConstantOfShape")
-def _filled(s: ShapeData, n: Node) -> Found | None:
+def _filled(s: ShapeData, n: Node) -> PartialDims | None:
     return tuple(s.data_in(n, 0).reshape(-1).tolist())
 
 
 @shape_rule("Range")
-def _range(s: ShapeData, n: Node) -> Found | None:
+def _range(s: ShapeData, n: Node) -> PartialDims | None:
     start, limit, delta = (None if c is None else c.item() for c in (s.content(n.input(i)) for i in range(3)))
     if delta != 1 or start is None or limit is None:
         return (None,)
@@ -288,7 +288,7 @@ def _range(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("Loop")
-def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
+def carried(s: ShapeData, n: Node) -> list[PartialDims | None] | None:
     """Return the shapes of a Loop's results by induction: dims equal before the first and after every iteration.
 
     The body's states get the same shapes. Nested Loops under an assumption are skipped: the cost would double at each
@@ -300,7 +300,7 @@ def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
     if len(body.inputs) != max(len(n.inputs), 2) or len(body.outputs) < len(body.inputs) - 1:
         return None
     states = body.inputs[2:]
-    guess: list[Found | None] = [s.shape(v) for v in n.inputs[2:]]
+    guess: list[PartialDims | None] = [s.shape(v) for v in n.inputs[2:]]
     found = _invariant(s, body, guess)
     if found is None:
         return None
@@ -314,8 +314,8 @@ def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 def _invariant(
-    s: ShapeData, body: Graph, guess: list[Found | None]
-) -> tuple[list[Found | None], list[Dims | None]] | None:
+    s: ShapeData, body: Graph, guess: list[PartialDims | None]
+) -> tuple[list[PartialDims | None], list[Dims | None]] | None:
     """Return (dims of the states that iterations keep, dims of all results of an iteration), or None if not found."""
     for _ in range(_ATTEMPTS):
         made = _after_iteration(s, body, guess)
@@ -326,7 +326,7 @@ def _invariant(
     return None
 
 
-def _after_iteration(s: ShapeData, body: Graph, states: list[Found | None]) -> list[Dims | None]:
+def _after_iteration(s: ShapeData, body: Graph, states: list[PartialDims | None]) -> list[Dims | None]:
     """Return the shapes of the results of a body, the condition excluded, for states of these shapes."""
     trial = s.assuming({v: dims for v, dims in zip(body.inputs[2:], states) if dims is not None})
     for _ in trial.sweep(body):
@@ -334,7 +334,7 @@ def _after_iteration(s: ShapeData, body: Graph, states: list[Found | None]) -> l
     return [trial.shape(v) for v in body.outputs[1:]]
 
 
-def _collected(trips: Size | None, dims: Dims | None, known: set[Size | None]) -> Found | None:
+def _collected(trips: Size | None, dims: Dims | None, known: set[Size | None]) -> PartialDims | None:
     """Return the shape of a scan output: trip count and element dims.
 
     For 0 iterations a runtime may know only the rank; symbols of the body mean nothing outside.

@@ -14,7 +14,7 @@ from onnxopt.analysis.misread import pads_undilated, window
 from onnxopt.analysis.shapes.sizes import (
     SHAPE_RULES,
     Dims,
-    Found,
+    PartialDims,
     axis_of,
     broadcast,
     joined,
@@ -40,17 +40,17 @@ _MORE: Final = ("CastLike", "ai.onnx.ml::Normalizer", "ai.onnx.ml::Scaler", *(f"
 
 
 @shape_rule(*LIKE_FIRST, *_MORE)
-def _first(s: ShapeData, n: Node) -> Found | None:
+def _first(s: ShapeData, n: Node) -> PartialDims | None:
     return s.dims_in(n, 0)
 
 
 @shape_rule("DynamicQuantizeLinear")
-def _with_scale(s: ShapeData, n: Node) -> list[Found | None]:
+def _with_scale(s: ShapeData, n: Node) -> list[PartialDims | None]:
     return [s.dims_in(n, 0), (), ()]
 
 
 @shape_rule(*BROADCASTING)
-def _like_inputs(s: ShapeData, n: Node) -> Found | None:
+def _like_inputs(s: ShapeData, n: Node) -> PartialDims | None:
     shapes = [s.dims_of(v) for v in n.operands]
     found = broadcast(shapes) if shapes else None
     # For a larger slope runtimes infer another shape than they compute, and would reject rewrites based on the true
@@ -106,7 +106,7 @@ def _places_and_more(size: Size, span: int, stride: int, before: int, behind: in
 
 
 @shape_rule("Conv", "ConvInteger", "QLinearConv")
-def _conv(s: ShapeData, n: Node) -> Found | None:
+def _conv(s: ShapeData, n: Node) -> PartialDims | None:
     x, w = s.shape(n.input(0)), s.dims_in(n, 3 if n.op == "QLinearConv" else 1)
     if x is None:
         return _of_weights(w, w[0])
@@ -116,7 +116,7 @@ def _conv(s: ShapeData, n: Node) -> Found | None:
     return (x[0], w[0], *_positions(n, x, kernel))
 
 
-def _of_weights(w: Dims, channels: Size) -> Found | None:
+def _of_weights(w: Dims, channels: Size) -> PartialDims | None:
     """Return the dims of a convolution of unknown shape, with the rank of the weights."""
     return (None, channels, *(None for _ in w[2:])) if len(w) > 2 else None
 
@@ -134,7 +134,7 @@ def least_read(n: Node) -> Iterator[tuple[str, int]]:
 
 
 @shape_rule("ConvTranspose")
-def _conv_transpose(s: ShapeData, n: Node) -> Found | None:
+def _conv_transpose(s: ShapeData, n: Node) -> PartialDims | None:
     x, w, group = s.shape(n.input(0)), s.dims_in(n, 1), n.attr("group") or 1
     if x is None:
         return _of_weights(w, w[1] * group)
@@ -150,7 +150,7 @@ def _conv_transpose(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule(*POOLS)
-def _pool(s: ShapeData, n: Node) -> list[Found | None] | None:
+def _pool(s: ShapeData, n: Node) -> list[PartialDims | None] | None:
     x, kernel = s.dims_in(n, 0), n.attr("kernel_shape")
     if not kernel or len(kernel) != len(x) - 2 or pads_undilated(n):
         return None
@@ -158,7 +158,7 @@ def _pool(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 @shape_rule(*GLOBAL_POOLS, "com.microsoft::QLinearGlobalAveragePool")
-def _global_pool(s: ShapeData, n: Node) -> Found | None:
+def _global_pool(s: ShapeData, n: Node) -> PartialDims | None:
     x = s.dims_in(n, 0)
     return None if n.attr("channels_last") else (*x[:2], *(1 for _ in x[2:]))
 
@@ -167,7 +167,7 @@ def _global_pool(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("Resize")
-def _resize(s: ShapeData, n: Node) -> Found | None:
+def _resize(s: ShapeData, n: Node) -> PartialDims | None:
     x, sizes, scales = s.dims_in(n, 0), s.content(n.input(3)), n.input(2)
     if n.attr("keep_aspect_ratio_policy") not in (None, "stretch"):
         return None
@@ -186,7 +186,7 @@ def _scaled(size: Size, scale: float) -> Size | None:
 
 
 @shape_rule("GridSample")
-def _grid_sample(s: ShapeData, n: Node) -> Found | None:
+def _grid_sample(s: ShapeData, n: Node) -> PartialDims | None:
     x, grid = s.dims_in(n, 0), s.dims_in(n, 1)
     return (*x[:2], *grid[1:-1]) if len(x) == len(grid) else None
 
@@ -195,7 +195,7 @@ def _grid_sample(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("MatMul", "MatMulInteger", "QLinearMatMul")
-def _matmul(s: ShapeData, n: Node) -> Found | None:
+def _matmul(s: ShapeData, n: Node) -> PartialDims | None:
     a, b = s.dims_in(n, 0), s.dims_in(n, 3 if n.op == "QLinearMatMul" else 1)
     if len(a) < 2 or len(b) < 2:
         return None
@@ -203,12 +203,12 @@ def _matmul(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("Gemm")
-def _gemm(s: ShapeData, n: Node) -> Found | None:
+def _gemm(s: ShapeData, n: Node) -> PartialDims | None:
     return rows_by_columns(s.dims_in(n, 0), s.dims_in(n, 1), n)
 
 
 @shape_rule("Einsum")
-def _einsum(s: ShapeData, n: Node) -> Found | None:
+def _einsum(s: ShapeData, n: Node) -> PartialDims | None:
     from onnxopt.operators.operands import read_equation
 
     shapes = [s.dims_of(v) for v in n.inputs]
@@ -224,7 +224,7 @@ def _einsum(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule(*REDUCTIONS)
-def _reduce(s: ShapeData, n: Node) -> Found | None:
+def _reduce(s: ShapeData, n: Node) -> PartialDims | None:
     x = s.dims_in(n, 0)
     at = reduced(s, n, len(x))
     if at is None:
@@ -235,27 +235,27 @@ def _reduce(s: ShapeData, n: Node) -> Found | None:
 
 
 @shape_rule("ArgMax", "ArgMin")
-def _place_of_largest(s: ShapeData, n: Node) -> Found | None:
+def _place_of_largest(s: ShapeData, n: Node) -> PartialDims | None:
     x = s.dims_in(n, 0)
     axis = axis_of(n.attr("axis", 0), len(x))
     return (*x[:axis], *((1,) if n.keeps_dims else ()), *x[axis + 1 :])
 
 
 @shape_rule("TopK")
-def _top_k(s: ShapeData, n: Node) -> list[Found | None] | None:
+def _top_k(s: ShapeData, n: Node) -> list[PartialDims | None] | None:
     x, k = s.dims_in(n, 0), s.data_in(n, 1)
     axis = int(n.attr("axis")) % len(x)
     return [(*x[:axis], k.item(), *x[axis + 1 :])] * 2
 
 
 @shape_rule(*RECURRENT)
-def _recurrent(s: ShapeData, n: Node) -> list[Found | None] | None:
+def _recurrent(s: ShapeData, n: Node) -> list[PartialDims | None] | None:
     x, hidden = s.shape(n.input(0)), n.attr("hidden_size")
     if (x is not None and len(x) != 3) or not hidden or n.attr("layout"):
         return None
     steps, batch, _ = x or (None, None, None)  # for any operand
     directions = 2 if n.attr("direction") == "bidirectional" else 1
-    last: Found = (directions, batch, int(hidden))
+    last: PartialDims = (directions, batch, int(hidden))
     return [(steps, *last), last, last]
 
 
@@ -263,24 +263,24 @@ def _recurrent(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 @shape_rule("com.microsoft::MatMulNBits")
-def _columns(s: ShapeData, n: Node) -> Found | None:
+def _columns(s: ShapeData, n: Node) -> PartialDims | None:
     x, columns = s.dims_in(n, 0), n.attr("N")
     return (*x[:-1], columns) if x and columns else None
 
 
 @shape_rule("com.microsoft::QLinearAdd", "com.microsoft::QLinearMul")
-def _quantized_elementwise(s: ShapeData, n: Node) -> Found | None:
+def _quantized_elementwise(s: ShapeData, n: Node) -> PartialDims | None:
     return broadcast([s.dims_in(n, 0), s.dims_in(n, 3)])
 
 
 @shape_rule("com.microsoft::QLinearConcat")
-def _quantized_concat(s: ShapeData, n: Node) -> Found | None:
+def _quantized_concat(s: ShapeData, n: Node) -> PartialDims | None:
     """Inputs: scale and zero point of the result, then (tensor, scale, zero point) for each part."""
     return joined([s.dims_of(v) for v in n.inputs[2::3]], n.attr("axis"))
 
 
 @shape_rule("com.microsoft::QGemm")
-def _quantized_gemm(s: ShapeData, n: Node) -> Found | None:
+def _quantized_gemm(s: ShapeData, n: Node) -> PartialDims | None:
     return rows_by_columns(s.dims_in(n, 0), s.dims_in(n, 3), n)
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _VALUES: Final = 64  # values examined
 Dims = tuple[Size, ...]
-Found = tuple[Size | None, ...]  # None: an unknown dim
+PartialDims = tuple[Size | None, ...]  # None: an unknown dim
 F = TypeVar("F")
-ShapeRule = Callable[["ShapeData", Node], "Found | list[Found | None] | None"]
+ShapeRule = Callable[["ShapeData", Node], "PartialDims | list[PartialDims | None] | None"]
 SHAPE_RULES: Final[dict[str, ShapeRule]] = {}
 
 
@@ -73,7 +73,7 @@ def agreed(a: Sequence[D] | None, b: Sequence[D] | None) -> tuple[D | None, ...]
     return tuple(x if x == y else None for x, y in zip(a, b))
 
 
-def broadcast(shapes: list[Dims]) -> Found:
+def broadcast(shapes: list[Dims]) -> PartialDims:
     """Return the shape of an elementwise result; None for a dim that may be either of two symbols.
 
     A size clipped to a maximum (a table of positions) has the length it was clipped to: if shorter, the operands do not
@@ -158,7 +158,7 @@ def listed_by(shape: Node) -> slice:
     return slice(int(shape.attr("start") or 0), None if end is None else int(end))
 
 
-def joined(shapes: Sequence[Dims | None], axis: int) -> Found | None:
+def joined(shapes: Sequence[Dims | None], axis: int) -> PartialDims | None:
     """Return the shape of a Concat."""
     known = [x for x in shapes if x is not None]
     if len(known) < len(shapes) or not known:
@@ -177,7 +177,7 @@ def _alike(sizes: Sequence[Size]) -> Size | None:
     return sizes[0] if not numbers else numbers.pop() if len(numbers) == 1 else None
 
 
-def rows_by_columns(a: Dims | None, b: Dims | None, gemm: Node) -> Found | None:
+def rows_by_columns(a: Dims | None, b: Dims | None, gemm: Node) -> PartialDims | None:
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return None
     return a[1 if gemm.attr("transA") else 0], b[0 if gemm.attr("transB") else 1]

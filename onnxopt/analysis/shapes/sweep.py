@@ -22,7 +22,7 @@ from onnxopt.analysis.inference import graph_of
 from onnxopt.analysis.shapes import indexing  # noqa: F401 - registers rules
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL
 from onnxopt.analysis.shapes.operators import least_read
-from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims, Found, Unknown, is_picked
+from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims, PartialDims, Unknown, is_picked
 from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, is_nonnegative, symbol
 from onnxopt.analysis.types import learn
 from onnxopt.graph.emission import type_results
@@ -109,7 +109,7 @@ class ShapeData:
         self._reads_more = True
         return self._minima
 
-    def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
+    def assuming(self, shapes: Mapping[Value, PartialDims]) -> ShapeData:
         """Return trial data under the assumption of these shapes."""
         trial = ShapeData(assumed=True)
         trial.trial, trial._minima, trial._symbols = True, self._minima, self._symbols
@@ -259,7 +259,7 @@ class ShapeData:
                 self.contents[v] = content
                 self.learn(v, content.shape)
 
-    def learn(self, value: Value, dims: Found) -> None:
+    def learn(self, value: Value, dims: PartialDims) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
         known = value.known_shape if self.assumed else types.shape(value)
         same = self._known_already(dims, known)
@@ -274,7 +274,7 @@ class ShapeData:
         if facts != value.shape and not value.constant and not self.assumed:
             learn(value, facts, asked=True)
 
-    def _known_already(self, dims: Found, known: Shape | None) -> Dims | None:
+    def _known_already(self, dims: PartialDims, known: Shape | None) -> Dims | None:
         """Return the sizes of `dims` if these are `known` already."""
         sizes = [d for d in dims if d is not None]
         if len(sizes) == len(dims):
