@@ -128,7 +128,7 @@ def has_to_agree(node: Node) -> bool:
     return node.op == "If" and opset_of(node) < _BRANCHES_DIFFER
 
 
-def given_out(node: Node) -> list[tuple[Value, ...]]:
+def branch_results(node: Node) -> list[tuple[Value, ...]]:
     """Return (result, value of each branch) for each tensor result of an If."""
     rows = zip(node.outputs, *(body.outputs for body in node.bodies.values()))
     return [(value, *branches) for value, *branches in rows if value is not None and types.dtype(value)]
@@ -140,7 +140,7 @@ def joined(node: Node, given: Mapping[Value, Known], completing: bool) -> dict[V
     `completing`: each branch completes the other; None if they contradict.
     """
     found: dict[Value, Known] = {}
-    for value, *branches in given_out(node):
+    for value, *branches in branch_results(node):
         first, *others = (dims_of(v, given) for v in branches)
         for dims in others:
             if not completing:

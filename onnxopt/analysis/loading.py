@@ -17,9 +17,9 @@ from onnxopt.analysis import kernels, types
 from onnxopt.analysis.inference import (
     DATA_UP_TO,
     Known,
+    branch_results,
     differ,
     dims_of,
-    given_out,
     has_to_agree,
     inferred,
     opset_of,
@@ -288,7 +288,7 @@ def _may_disagree(node: Node, given: Mapping[Value, Known]) -> bool:
     agreed = inferred(node, given) or {}
     return any(
         not _is_so(v, dims, given)
-        for value, *branches in given_out(node)
+        for value, *branches in branch_results(node)
         if (dims := dims_of(value, agreed)) is not None
         for v in branches
     )

@@ -76,14 +76,14 @@ def _of_reader(reader: Node, place: int, number: Array) -> tuple[list[Edit], lis
     """Return (edits of a reader, results that are scaled), or None."""
     if reader.has_references:
         return None
-    if (found := _taken(reader, place, number)) is not None:
+    if (found := _absorbed(reader, place, number)) is not None:
         return found, []
-    if (term := _term(reader, place, number)) is not None:
+    if (term := _scaled_term(reader, place, number)) is not None:
         return term, [reader.output]
-    return ([], [reader.output]) if _hands_on(reader, place, number) else None
+    return ([], [reader.output]) if _is_linear(reader, place, number) else None
 
 
-def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
+def _absorbed(reader: Node, place: int, number: Array) -> list[Edit] | None:
     """Return edits of weights of `reader` that absorb the number."""
     if reader.op == "MatMul" or linear.is_affine(reader):
         beside = 1 - place if reader.op in ("Gemm", "MatMul") else 1
@@ -94,7 +94,7 @@ def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
     return into(reader, 1 - place, number.reshape(())) if reader.op == "Mul" and _is_near_one(reader, number) else None
 
 
-def _term(reader: Node, place: int, number: Array) -> list[Edit] | None:
+def _scaled_term(reader: Node, place: int, number: Array) -> list[Edit] | None:
     """Return edits for c x + t = c (x + t / c); not before a product, perhaps the gate of a decomposed Gelu."""
     if reader.op not in ("Add", "Sub") or not _is_near_one(reader, number):
         return None
@@ -103,7 +103,7 @@ def _term(reader: Node, place: int, number: Array) -> list[Edit] | None:
     return into(reader, 1 - place, 1.0 / number.reshape(()))
 
 
-def _hands_on(reader: Node, place: int, number: Array) -> bool:
+def _is_linear(reader: Node, place: int, number: Array) -> bool:
     """Whether the result of `reader` is linear in the input `place`."""
     if len(reader.outputs) != 1:
         return False

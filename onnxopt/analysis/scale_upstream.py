@@ -172,7 +172,7 @@ def _into_all(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edi
 def _into_parts(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     if factor.ndim:
         return None
-    split = _taken_apart(node)
+    split = _split_of(node)
     if split is not None:
         return upstream_edits(split.inputs[0], split, factor, reach)
     return _into_all(node, value, factor, reach)
@@ -324,7 +324,7 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
     return None if joined is None else upstream_edits(node.inputs[0], node, joined, reach)
 
 
-def _taken_apart(concat: Node) -> Node | None:
+def _split_of(concat: Node) -> Node | None:
     """Return the Split whose parts, in any order and sign, are exactly the inputs of `concat` and not read elsewhere.
 
     A single number scaling the Concat then scales the Split's input.

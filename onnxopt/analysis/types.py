@@ -26,14 +26,14 @@ def learn(value: Value, dims: Shape, asked: bool = False, renamed: bool = False)
     is `renamed` to a symbol not known to be equal before.
     """
     known, value.shape = value.shape, dims
-    if asked if known is None else renamed or any(map(_says_more, dims, known)):
+    if asked if known is None else renamed or any(map(_is_more_precise, dims, known)):
         model = value.graph.model
         model.learnt += 1
         for user in value.users:
             model.mark(user)
 
 
-def _says_more(new: Dim, known: Dim) -> bool:
+def _is_more_precise(new: Dim, known: Dim) -> bool:
     """Whether `new` is more precise: a number before a symbol, an input's symbol before an invented one."""
     return new != known and (known is None or isinstance(new, int) or (is_invented(known) and not is_invented(new)))
 

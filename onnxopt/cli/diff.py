@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from onnxopt.cli.report import tell_page
-from onnxopt.cli.stats import counting_options, tell_counts
+from onnxopt.cli.report import say_page
+from onnxopt.cli.stats import counting_options, say_counts
 from onnxopt.cli.values import NewFile
 
 
@@ -28,11 +28,11 @@ def diff(a: Path, b: Path, html: Path | None, **counting: Any) -> None:
     onnxopt diff old.onnx new.onnx --html diff.html
     onnxopt diff old.onnx new.onnx --format markdown
     """
-    tell_counts(a, b, **counting)
+    say_counts(a, b, **counting)
     if html is not None:
         from onnxopt.api.page import diff as make_page
         from onnxopt.reporting.progress import Progress
 
         with Progress() as progress:
             page = make_page(a, b, html, progress=progress.phase)
-        tell_page(page, html, err=True)
+        say_page(page, html, err=True)

@@ -294,11 +294,11 @@ def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
         say_error(message, hint, colour=styled(err=True))
     if not told:
         with contextlib.suppress(MemoryError):
-            _tell_program(message, hint, code)
+            _print_json_error(message, hint, code)
     sys.exit(code)
 
 
-def _tell_program(message: str, hint: str, code: int) -> None:
+def _print_json_error(message: str, hint: str, code: int) -> None:
     """Print the error as a JSON object if JSON was requested and no output was printed."""
     if _asks_for_json(sys.argv[1:]) and "-" not in sys.argv:  # which is a model on stdout
         from onnxopt.cli.files import json_text

@@ -75,10 +75,10 @@ def report(source: Path, result: Path | None, output: Path | None, record: Path 
             **(settings_of(given) if result is not None else {}),
         )
     if not given["quiet"]:
-        tell_page(page, output)
+        say_page(page, output)
 
 
-def tell_page(page: Page, output: Path, err: bool = False) -> None:
+def say_page(page: Page, output: Path, err: bool = False) -> None:
     """Print size and warnings of a written page."""
     from onnxopt.reporting.plain import size
 

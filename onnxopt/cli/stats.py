@@ -50,10 +50,10 @@ def stats(a: Path, b: Path | None, top: int, **counting: Any) -> None:
     if top and (form == "csv" or (b is not None and form != "json")):
         what = "--format csv has" if form == "csv" else "a comparison has"
         raise UsageError(f"{what} no list of nodes for --top", "of one model the table has it; --format json always")
-    tell_counts(a, b, top=top, **counting)
+    say_counts(a, b, top=top, **counting)
 
 
-def tell_counts(
+def say_counts(
     a: Path,
     b: Path | None,
     *,
@@ -75,10 +75,10 @@ def tell_counts(
         records = [model.to_dict() for model in found]
         say_all(json_text(records[0] if b is None else dict(zip(("before", "after"), records))))
     else:
-        _tell_text(found, form)
+        _say_text(found, form)
 
 
-def _tell_text(found: list[ModelStats], form: str) -> None:
+def _say_text(found: list[ModelStats], form: str) -> None:
     """Print the contents of one model, or the changes from the first to the second, for a reader."""
     from onnxopt.plaintext import cleaned
     from onnxopt.reporting import stats_text

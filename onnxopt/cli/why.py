@@ -145,7 +145,7 @@ def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: st
 
     node = next((n for n in model.nodes() if name in (n.name, *(v.name for v in n.results))), None)
     if node is None:
-        yield from _gone(model, journal, name)
+        yield from _removed(model, journal, name)
         return
     for e in journal.entries:
         if any(v is not None and v.name in e.outputs for v in node.outputs):
@@ -158,7 +158,7 @@ def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: st
         yield f"{node!r}: nothing here is, or leads to, {any_of(wanted)}"
 
 
-def _gone(model: Model, journal: Journal, name: str) -> Iterator[str]:
+def _removed(model: Model, journal: Journal, name: str) -> Iterator[str]:
     """Yield the rewrites that removed a node or value. Raises UsageError for an unknown name."""
     gone = [e for e in journal.entries if any(_names(text, name) for text in e.removed)]
     if not gone:

@@ -72,7 +72,7 @@ def reshape(c: AxisTracker, node: Node) -> Results:
     c.require(node, node.input(1) is not None, "its target is an attribute; --target-opset 13 makes that an operand")
     target, after = c.sizes(node, 1).tolist(), c.dims(node, node.output)
     copies = not node.attr("allowzero", 0)
-    said = [_said(size, i, c.now.dims[x] if copies else ()) for i, size in enumerate(target)]
+    said = [_size_in_target(size, i, c.now.dims[x] if copies else ()) for i, size in enumerate(target)]
     found = places(c, c.dims(node, x), after, c.at[x])
     c.require(node, bool(found), f"the places along {c.name!r} are no places of one axis of its result")
     place = next((p for p in found if said[p.axis] == c.extent(p)), found[0])
@@ -98,7 +98,7 @@ def _restored(c: AxisTracker, node: Node, target: list[int], copied: Sequence[in
     return changed
 
 
-def _said(size: Size | None, axis: int, copied: Sequence[Size]) -> Size | None:
+def _size_in_target(size: Size | None, axis: int, copied: Sequence[Size]) -> Size | None:
     """Return the size in an element of a target of Reshape, where 0 is a size of `copied`; None for -1."""
     if size == 0 and axis < len(copied):
         return copied[axis]

@@ -303,7 +303,7 @@ class Call:
         """Return the name of the value in the element type `to`."""
         return self.op("Cast", name, to=to) if self.known.element_type(name) != to else name
 
-    def widely(self, wide: int, operands: Collection[int]) -> list[NodeProto]:
+    def in_wider_type(self, wide: int, operands: Collection[int]) -> list[NodeProto]:
         """Return the call with these operands in a wider element type, and a Cast of the first result."""
         narrow = self.needed_type(min(operands))
         inputs = [self.cast(n, wide) if n and i in operands else n for i, n in enumerate(self.node.input)]

@@ -138,13 +138,13 @@ _NARROW: Final = frozenset(code for code in INTEGERS if BY_CODE[code].bits < 32)
 @before(13, "Pad")
 def _of_booleans(call: Call) -> list[NodeProto] | None:
     """f(x) = Cast(f(Cast x)), of booleans as int32."""
-    return call.widely(TensorProto.INT32, (0, 2)) if call.element_type() == TensorProto.BOOL else None
+    return call.in_wider_type(TensorProto.INT32, (0, 2)) if call.element_type() == TensorProto.BOOL else None
 
 
 @before(14, "Add", "Sub", "Mul", "Div")
 def _of_small_integers(call: Call) -> list[NodeProto] | None:
     """a + b = Cast(Cast a + Cast b), of 8 and 16 bits in 64."""
-    return call.widely(TensorProto.INT64, (0, 1)) if call.element_type() in _NARROW else None
+    return call.in_wider_type(TensorProto.INT64, (0, 1)) if call.element_type() in _NARROW else None
 
 
 @before(12, "Max", "Min")
@@ -184,7 +184,7 @@ def _one_type(call: Call) -> list[NodeProto] | None:
         return None
     if base in FLOATS:
         return call.rewritten(inputs=[call.input(0), call.cast(call.input(1), base)])
-    return call.widely(TensorProto.DOUBLE, (0, 1))
+    return call.in_wider_type(TensorProto.DOUBLE, (0, 1))
 
 
 @before(28, "Mod")

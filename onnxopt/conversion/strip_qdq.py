@@ -37,10 +37,10 @@ def strip_qdq(model: Model, keep: Collection[str]) -> list[str]:
             weights += 1
         else:
             left.setdefault(why, []).append(f"`{node.outputs[0].name}`" if node.outputs[0] is not None else repr(node))
-    return _told(pairs, weights, left)
+    return _warnings(pairs, weights, left)
 
 
-def _told(pairs: int, weights: int, left: Mapping[str, Sequence[str]]) -> list[str]:
+def _warnings(pairs: int, weights: int, left: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the warnings. `left`: names of quantizers that stay, by reason."""
     told = [f"{few(names)} stay{'s' if len(names) == 1 else ''} quantized: {why}" for why, names in left.items()]
     if not pairs + weights:

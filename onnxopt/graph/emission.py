@@ -143,7 +143,7 @@ def _set_types(
         if v is None:
             continue
         formal = made[i] if i < len(made) else made[-1]
-        kind = bound.get(formal.symbol, 0) or formal.only or _said_type(proto)
+        kind = bound.get(formal.symbol, 0) or formal.only or _type_in_attributes(proto)
         if kind not in formal.allowed:
             continue  # the type is not known
         if v.dtype and v.dtype != kind:
@@ -152,7 +152,7 @@ def _set_types(
     return ""
 
 
-def _said_type(proto: NodeProto) -> int:
+def _type_in_attributes(proto: NodeProto) -> int:
     """Return the element type named by the attributes of a Cast, random or fill operator; 0 if there is none."""
     for a in proto.attribute[:]:
         if a.name in ("to", "dtype") and a.type == AttributeProto.INT and not a.ref_attr_name:

@@ -219,7 +219,7 @@ class Node:
         if found is not None:
             if found.ref_attr_name:
                 return self._referred(found)
-            return self._said(found) if found.type == _TENSOR else attribute_value(found)
+            return self._value_of(found) if found.type == _TENSOR else attribute_value(found)
         graph = self.graph or next((v.graph for v in self.results), None)  # of a node just made: its results' graph
         if graph is not None:
             schema = attribute_default(self._op, graph.opset_of(self._op), name)
@@ -227,7 +227,7 @@ class Node:
                 return schema
         return default
 
-    def _said(self, attribute: AttributeProto) -> Any:
+    def _value_of(self, attribute: AttributeProto) -> Any:
         if attribute.type == AttributeProto.TENSOR and self.graph is not None and attribute.t.data_location:
             return self.graph.model.decode(attribute.t)
         return attribute_value(attribute)
@@ -332,7 +332,7 @@ class Node:
         for key, a in self.attributes.items():
             if HELD.get(key) != a.type:  # not the value attribute
                 continue
-            found = self._said(a)
+            found = self._value_of(a)
             return found if key == "value" else read_only(np.array(found, dtype=_DTYPES.get(a.type, object)))
         raise ValueError("Constant without a value")
 

@@ -63,10 +63,10 @@ def _rolled_back(rolled_back: Sequence[RolledBack]) -> Iterator[str]:
     without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
     disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _MAX_SITES else ""
     more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
-    yield f"hint: {_whom_to_tell(rolled_back)}{more}"
+    yield f"hint: {_reporting_advice(rolled_back)}{more}"
 
 
-def _whom_to_tell(rolled_back: Sequence[RolledBack]) -> str:
+def _reporting_advice(rolled_back: Sequence[RolledBack]) -> str:
     """Return advice about wrong rewrites: a plugin's are its author's to correct."""
     if all(r.name == "convert-dtype" for r in rolled_back):  # a narrower type may be insufficient, which is no bug
         return ""

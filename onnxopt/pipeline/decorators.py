@@ -158,9 +158,9 @@ _A_PASS: Final = "a pass is what get_pass(NAME)(), parse_pipeline(TEXT) or a fun
 def as_passes(passes: Any, whose: str) -> tuple[Pass, ...]:
     """Return `passes` of the composite called `whose`. Raises UsageError for anything but passes."""
     if isinstance(passes, (Pass, str)) or callable(passes):
-        raise UsageError(f"{whose} takes a list of passes, not {_said(passes)}", f"put it in brackets: {whose}([…])")
+        raise UsageError(f"{whose} takes a list of passes, not {_shown(passes)}", f"put it in brackets: {whose}([…])")
     if not isinstance(passes, Iterable):
-        raise UsageError(f"{whose} takes a list of passes, not {_said(passes)}", _A_PASS)
+        raise UsageError(f"{whose} takes a list of passes, not {_shown(passes)}", _A_PASS)
     return tuple(as_pass(p, whose) for p in passes)
 
 
@@ -175,7 +175,7 @@ def as_pass(p: Any, whose: str) -> Pass:
         raise UsageError(f"{whose}: {p!r} is text, not a pass", f"get_pass({p!r})(), or parse_pipeline({p!r})")
     if inspect.isfunction(p) or inspect.ismethod(p):
         return from_function(p)
-    raise UsageError(f"{whose}: {_said(p)} is not a pass", _A_PASS)
+    raise UsageError(f"{whose}: {_shown(p)} is not a pass", _A_PASS)
 
 
 def check_model(model: Any, p: Pass) -> None:
@@ -192,7 +192,7 @@ def check_model(model: Any, p: Pass) -> None:
         hint = "onnxopt.read_model(PROTO) makes one of a ModelProto, onnxopt.write_model(MODEL) the proto again"
     elif isinstance(model, Graph):
         hint = "give the model that the graph is of: a graph pass runs on each of its graphs"
-    raise UsageError(f"the pass {p.name} takes a model, not {_said(model)}", hint)
+    raise UsageError(f"the pass {p.name} takes a model, not {_shown(model)}", hint)
 
 
 def check_graph(graph: Any, whose: str) -> None:
@@ -200,7 +200,7 @@ def check_graph(graph: Any, whose: str) -> None:
     if isinstance(graph, Graph):
         return
     hint = "model.graph is the main graph" if isinstance(graph, Model) else "onnxopt.load(PATH).graph is one"
-    raise UsageError(f"{whose} takes a graph, not {_said(graph)}", hint)
+    raise UsageError(f"{whose} takes a graph, not {_shown(graph)}", hint)
 
 
 def _check_info(p: Pass) -> None:
@@ -211,7 +211,7 @@ def _check_info(p: Pass) -> None:
         check_fields(type(p))
 
 
-def _said(what: Any) -> str:
+def _shown(what: Any) -> str:
     if what is None or isinstance(what, str):
         return repr(what)
     if isinstance(what, Pass):

@@ -241,7 +241,7 @@ class Restless(Instrument):
 
     def error(self, model: Model, rounds: int) -> NoFixpointError:
         """Return the error after `rounds` rounds."""
-        told = "; ".join(_told(name, *did) for name, did in self._did.items()) or "only what is known of types changed"
+        told = "; ".join(_brief(name, *did) for name, did in self._did.items()) or "only what is known of types changed"
         names = ",".join(self._did)
         hint = "they undo each other's work: disable one of them with --disable"
         if len(self._did) == 1:
@@ -249,6 +249,6 @@ class Restless(Instrument):
         return NoFixpointError(f"{model.name}: still changing after {rounds} rounds; in the last ones, {told}", hint)
 
 
-def _told(name: str, hits: Counter[str], place: str) -> str:
+def _brief(name: str, hits: Counter[str], place: str) -> str:
     counts = ", ".join(f"{what} {counted(n, 'time')}" for what, n in hits.items())
     return f"pass {name}" + (f": {counts}" if counts else " changed it") + (f", the last at {place}" if place else "")

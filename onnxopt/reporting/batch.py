@@ -84,7 +84,7 @@ def note(outcome: dict[str, Any]) -> str:
     return lines[0] + more if lines else ""
 
 
-def said(outcome: dict[str, Any]) -> str:
+def headline(outcome: dict[str, Any]) -> str:
     """Return the failure of an outcome, the rewrites left out, or else the status."""
     status = str(outcome["status"])
     if status == "would change":
@@ -92,7 +92,7 @@ def said(outcome: dict[str, Any]) -> str:
     return outcome["message"] or note(outcome) or status
 
 
-def told(outcome: dict[str, Any], full: bool = False) -> list[str]:
+def further_lines(outcome: dict[str, Any], full: bool = False) -> list[str]:
     """Return the verdict, if it has a message, and places; `full`: any verdict, with figures of pieces and noise."""
     found = _found(outcome)
     if found is None:
@@ -127,7 +127,7 @@ def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
 def _last(outcome: dict[str, Any]) -> list[str]:
     """Return the last column of a table: the failure, the rewrites left out or the verdict, with further lines."""
     first = outcome["message"] or note(outcome)
-    more = told(outcome)
+    more = further_lines(outcome)
     if not first and not more and outcome["report"] is not None:
         return [verdict_text(outcome)]
     return [text for text in (first, *more) if text]
@@ -159,7 +159,7 @@ def _table(outcomes: Sequence[dict[str, Any]], *, with_size: bool) -> Table:
     for o in outcomes:
         shown = [nodes, *([sizes] if with_size else [])]
         cells = [show(o) if o["report"] is not None else "" for show in shown]
-        more = "\n".join(told(o) if o["message"] else _last(o))
+        more = "\n".join(further_lines(o) if o["message"] else _last(o))
         made.add_row(mark(o), Name(o["destination"] or o["source"]), *cells, o["status"], more, style=_style(o))
     return made
 
@@ -180,7 +180,7 @@ def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
         if not o["code"]:
             continue
         kind = "warning" if o["code"] == 3 else "error"
-        text = "\n".join(filter(None, [said(o), *told(o), o["hint"]]))
+        text = "\n".join(filter(None, [headline(o), *further_lines(o), o["hint"]]))
         file = _data(_in_repository(o["source"])).replace(":", "%3A").replace(",", "%2C")
         yield f"::{kind} file={file},title=onnxopt::{_data(text)}"
 
@@ -214,9 +214,9 @@ def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:
         )
         if o["code"] in (1, 2, 4):
             kind = "failure" if o["code"] == 1 else "error"
-            failed = ElementTree.SubElement(case, kind, {"message": said(o)})
-            failed.text = "\n".join(filter(None, [*told(o, full=True), o["hint"]]))
+            failed = ElementTree.SubElement(case, kind, {"message": headline(o)})
+            failed.text = "\n".join(filter(None, [*further_lines(o, full=True), o["hint"]]))
         else:
-            ElementTree.SubElement(case, "system-out").text = "\n".join([said(o), *told(o, full=True)])
+            ElementTree.SubElement(case, "system-out").text = "\n".join([headline(o), *further_lines(o, full=True)])
     ElementTree.indent(root)
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"

@@ -49,12 +49,14 @@ def print_report(report: dict[str, Any], verbose: int) -> None:
     parts += [Text(line, "yellow") for line in plain.warnings(report)]
     name, _, rest = plain.summary(report).partition(": ")
     parts.append(Text.assemble((name, "bold"), ": ", rest))
-    found = report.get("verification")
-    parts += told(found, verbose, seen=verbose > 0) if found else [Text(line, "dim") for line in plain.verdict(report)]
+    if found := report.get("verification"):
+        parts += verdict_parts(found, verbose, seen=verbose > 0)
+    else:
+        parts += [Text(line, "dim") for line in plain.verdict(report)]
     show(Group(*parts))
 
 
-def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list[RenderableType]:
+def verdict_parts(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list[RenderableType]:
     """Return a verdict with its places; `seen`: with the figures of the compared pieces."""
     style = STYLES[found["status"]]
     parts: list[RenderableType] = []
@@ -129,7 +131,7 @@ def print_comparison(found: dict[str, Any], verbose: int) -> None:
         if case["note"]:
             parts.append(Text(f"{case['name']}: {case['status']}: {case['note']}", _CASE_STYLES[case["status"]]))
     parts += [Text(line, "dim") for line in tolerances(found)]
-    show(Group(*parts, *told(found, verbose, seen=True)))
+    show(Group(*parts, *verdict_parts(found, verbose, seen=True)))
 
 
 def _table(found: dict[str, Any], left_out: Collection[str] = ()) -> Table:

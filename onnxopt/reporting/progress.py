@@ -14,7 +14,7 @@ _PHASES: Final = ("load", "passes", "write", "verify")
 _PHASE_OF: Final = {"loading": "load", "writing": "write", "verifying": "verify"}
 
 
-def _is_seen() -> bool:
+def _is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()  # pythonw on Windows has none
 
 
@@ -25,7 +25,7 @@ class Progress:
     """
 
     def __init__(self, enabled: bool = True, steps: bool = False) -> None:
-        self._timer = threading.Timer(_DELAY, self._show) if enabled and _is_seen() else None
+        self._timer = threading.Timer(_DELAY, self._show) if enabled and _is_terminal() else None
         self._shown: Any = None
         self._text = ""
         self._steps = steps
@@ -35,9 +35,9 @@ class Progress:
         self._text = name
         with self._lock:
             if self._shown is not None:
-                self._shown.update(self._task, description=self._said())
+                self._shown.update(self._task, description=self._description())
 
-    def _said(self) -> str:
+    def _description(self) -> str:
         from rich.markup import escape
 
         return optimization_steps(self._text) if self._steps else escape(self._text)
@@ -47,7 +47,7 @@ class Progress:
             if self._timer is None:  # the work ended at the same time
                 return
             self._shown = _spinners()
-            self._task = self._shown.add_task(self._said(), total=None)
+            self._task = self._shown.add_task(self._description(), total=None)
             self._shown.tasks[0].start_time = self._began
             self._shown.start()
 
@@ -97,7 +97,7 @@ class Board(Progress):
         super().__init__(enabled and total == 1, steps=True)
         self._live: Any = None
         self._running: dict[str, Any] = {}
-        if total > 1 and enabled and _is_seen():
+        if total > 1 and enabled and _is_terminal():
             from rich.console import Group
             from rich.live import Live
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
