@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class RolledBack:
     """A rewrite left out. Without `value`, the whole rule or pass."""
 

@@ -77,7 +77,7 @@ def import_onnx_in_parts() -> None:
         if not is_complete and not name.startswith("_"):
             for home in _MESSAGES:
                 if hasattr(import_module(home), name):
-                    return getattr(sys.modules[home], name)
+                    return vars(package).setdefault(name, getattr(sys.modules[home], name))
             with suppress(ModuleNotFoundError):
                 return import_module(f"onnx.{name}")
         if not is_complete and get_ident() not in running:
