@@ -30,7 +30,7 @@ _BRANCHES_DIFFER: Final = 11  # opset from which on branches of an If may have d
 
 def graph_of(node: Node) -> Graph | None:
     """Return the graph of a node, which may be new."""
-    return next((v.graph for v in node.results), None)
+    return node.graph if node.graph is not None else next((v.graph for v in node.results), None)
 
 
 def opset_of(node: Node) -> int:

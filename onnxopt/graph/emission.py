@@ -64,7 +64,7 @@ def make_call(
             proto.attribute.extend(kept)
     proto.op_type, proto.domain = op_type, domain
     proto.attribute.extend(given)
-    check_call(graph, proto, inputs, outputs, place, opset, given if same else proto.attribute, known=same)
+    check_call(graph, proto, inputs, outputs, place, opset, given if same else proto.attribute[:], known=same)
     return proto
 
 
@@ -116,7 +116,7 @@ def type_results(node: Node, defined: Signature, kinds: Sequence[int]) -> None:
     """Set the element types of a valid call's results from those of its operands, `kinds`, 0 if unknown."""
     bound: dict[str, int] = {}
     counts = node.inputs, len(node.outputs)
-    if not _objection(node.op, 0, defined, *counts, node.proto.attribute, known=False):
+    if not _objection(node.op, 0, defined, *counts, node.proto.attribute[:], known=False):
         if not _bind_types(defined.operands, kinds, bound):
             _set_types(defined.results, node.outputs, bound, node.proto)
 

@@ -262,24 +262,19 @@ class ShapeData:
     def learn(self, value: Value, dims: PartialDims) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
         known = value.known_shape if self.assumed else types.shape(value)
-        same = self._known_already(dims, known)
-        if same is not None:
+        if known is not None and (same := self._known_already(dims, known)) is not None:
             self._keep(value, same)
-            return
-        if known is not None and len(known) != len(dims):
-            return
-        before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
-        named = self._keep(value, self._sizes(map(better_dim, before, dims)))
-        facts = as_dims(named)
-        if facts != value.shape and not value.constant and not self.assumed:
-            learn(value, facts, asked=True)
+        elif known is None or len(known) == len(dims):
+            named = self._keep(value, self._sizes(dims if known is None else map(better_dim, known, dims)))
+            if not (self.assumed or value.constant) and (facts := as_dims(named)) != value.shape:
+                learn(value, facts, asked=True)
 
-    def _known_already(self, dims: PartialDims, known: Shape | None) -> Dims | None:
+    def _known_already(self, dims: PartialDims, known: Shape) -> Dims | None:
         """Return the sizes of `dims` if these are `known` already."""
         sizes = [d for d in dims if d is not None]
         if len(sizes) == len(dims):
             return tuple(sizes) if known == as_dims(sizes) else None
-        return self._sizes(known) if known is not None and known == dims else None
+        return self._sizes(known) if known == dims else None
 
     def _sizes(self, dims: Iterable[str | Size | None]) -> Dims:
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
