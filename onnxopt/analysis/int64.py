@@ -25,6 +25,9 @@ INT32, INT64 = int(TensorProto.INT32), int(TensorProto.INT64)
 RANGE: Final = (-(1 << 31), (1 << 31) - 1)
 # Operators for which onnxruntime has kernels with int64, and none with a single type int64 replaced by int32.
 NO_KERNEL: Final = ("OneHot", "Unique")
+# Type variables that onnxruntime takes as int64 only, whatever the schema says: onnx's inference reads stored axes of a
+# Pad as int64, and the definition of CenterCropPad, which runtimes write out, compares the operand with a Shape.
+_REFUSED: Final = {("CenterCropPad", "Tind"), ("Pad", "Tind")}
 _BY_FIRST: Final = ("EyeLike",)  # without the attribute the result has the type of the operand
 # Operands clamped to the length of the axis.
 _CLAMPED: Final = {"Slice": (1, 2)}
@@ -128,7 +131,8 @@ class Groups:
         by_symbol: dict[str, Group] = {}
         for side, i in slots:
             symbol = _symbol(known[side], i) if known is not None and not why else ""
-            group = by_symbol.setdefault(symbol, Group(node, [], [], "" if symbol else why or ONLY))
+            refused = KERNEL if (node.op, symbol) in _REFUSED else ""
+            group = by_symbol.setdefault(symbol, Group(node, [], [], refused if symbol else why or ONLY))
             (group.outputs if side else group.inputs).append(i)
         for group in by_symbol.values():
             self._prove(group)
