@@ -127,6 +127,23 @@ def test_a_slice_with_steps_is_compared_at_sizes_with_a_remainder(step: int, tmp
             assert verifier.finish().status == status
 
 
+# Padding to whole windows, behind or in front of the elements, perhaps behind a convolution.
+WHOLE = """g (float[n, 2, t] x) => (float[n, 2, u] y) <int64[1] zero = {{0}}, int64[1] window = {{{window}}},
+    int64[4] none = {{0, 0, 0, 0}}> {{ {front} s = Shape <start = 2> (v) r = Mod (s, window) l = Sub (window, r)
+    p = Mod (l, window) pads = Concat <axis = 0> ({parts}) y = Pad (v, pads) }}"""
+BLUR = "w = Constant <value = float[2, 1, 3] {1, 2, 3, 4, 5, 6}> () v = Conv <group = 2, pads = [1, 1]> (x, w)"
+FRONT, BEHIND = "zero, zero, p, zero, zero, zero", "none, zero, p"
+
+
+@pytest.mark.parametrize("front", ["v = Neg (x)", BLUR])
+@pytest.mark.parametrize("window", [2, 4])
+def test_padding_to_whole_windows_is_compared_where_it_is_not_empty(window: int, front: str, tmp_path: Path) -> None:
+    for name, parts in (("a", BEHIND), ("b", FRONT), ("c", "zero, zero, zero, zero, zero, p")):
+        onnx.save(parsed(WHOLE.format(window=window, front=front, parts=parts)), tmp_path / f"{name}.onnx")
+    assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status == "different"
+    assert verify(tmp_path / "a.onnx", tmp_path / "c.onnx").status == "equal"
+
+
 def test_a_model_of_even_sizes_gets_distinct_even_sizes(tmp_path: Path) -> None:
     text = """g (float[n, t, h] x) => (float[n, h, k] y, float[n, h, k, 2] z) <int64[1] zero = {0}, int64[1] end = {99},
         int64[1] two = {2}, int64[4] pairs = {0, 0, -1, 2}> { t = Transpose <perm = [0, 2, 1]> (x)

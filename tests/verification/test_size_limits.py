@@ -181,3 +181,26 @@ def test_the_own_check_names_a_size_that_the_original_rejects(tmp_path: Path) ->
     found = own_check(tmp_path, FOLDED + "y = Neg (r) }", FOLDED + LARGER.replace("AXIS", "h"))
     assert found.agrees
     assert found.message.endswith("; only one of the two has 16 as a size, which no case exceeds")
+
+
+DECIDED = """<ir_version: 8, opset_import: ["" : 17]> g (float[n, t] x) => (y)
+    <int64[1] k = {NUMBER}, int64[1] one = {1}> { s = Shape <start = 1> (x) u = Sub (s, s)
+    true = Equal (u, u) c = TEST u1 = Reshape (c, one) y = If (u1) <
+    then_branch = t () => (p) { p = Neg (x) }, else_branch = e () => (q) { q = Relu (x) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "number"),
+    [
+        ("Greater (s, k)", "GreaterOrEqual (s, k)", 1),
+        ("Greater (s, k)", "Identity (true)", 1),
+        ("Equal (s, k)", "Not (true)", 1),
+        ("Less (s, k)", "Not (true)", 2),
+        ("Greater (s, k)", "GreaterOrEqual (s, k)", 3),
+    ],
+)
+def test_sizes_on_both_sides_of_a_small_limit(before: str, after: str, number: int, tmp_path: Path) -> None:
+    """Usual cases have 2 and 4 elements: never 1, and never 3."""
+    a, b = (DECIDED.replace("TEST", c).replace("NUMBER", str(number)) for c in (before, after))
+    assert own_check(tmp_path, a, b).status == own_check(tmp_path, b, a).status == "different"
+    assert own_check(tmp_path, a, a).agrees

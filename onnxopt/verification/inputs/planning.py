@@ -147,7 +147,7 @@ def _add_sizes(plan: Plan, graph: GraphProto, found: Sizes, *, windows: bool) ->
     if windows:
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
         shapes = {i.name: i.shape for i in plan.inputs if not i.why}
-        *plan.windows, plan.ragged = windowed(found.paths, shapes, named)
+        *plan.windows, plan.ragged = windowed(found.paths, shapes, named, found.divisor)
 
 
 def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:

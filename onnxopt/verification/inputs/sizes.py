@@ -22,6 +22,7 @@ from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import MAX_SIZES
 from onnxopt.verification.model.operators import (
     AFFINE,
+    COMPARING,
     DATA,
     HANDED_ON,
     MEASURING,
@@ -72,6 +73,7 @@ class Sizes(Shapes):
         self._traced: dict[str, int] = {}
         self._targets: Counter[int] = Counter()
         self._steps: set[int] = set()
+        self._divisors: set[int] = set()  # of sizes
         self._taken: dict[str, set[int]] = {}  # {value: positions taken by Gathers}
         # (largest size before a change of behaviour, input dims involved): number of places.
         self.limits: Counter[tuple[int, frozenset[str]]] = Counter()
@@ -98,12 +100,18 @@ class Sizes(Shapes):
 
     @property
     def stride(self) -> int:
-        """The least common multiple of the steps of all Slices; 1 if none, or large.
+        """The least common multiple of the steps of all Slices, and of the divisors of sizes; 1 if none, or large.
 
-        With a multiple plus 1 elements, the last element is taken, which distinguishes the end from any earlier end.
+        With a multiple plus 1 elements, the last element is taken, which distinguishes the end from any earlier end;
+        and padding up to a multiple, as of windows, is not empty.
         """
-        found = math.lcm(*(self._steps - {0}))
+        found = math.lcm(*(self._steps - {0}), self.divisor)
         return found if found <= _LONGEST_STEP else 1
+
+    @property
+    def divisor(self) -> int:
+        """The least common multiple of the constants by which sizes are divided with a remainder; 1 if none."""
+        return math.lcm(*(self._divisors - {0}))
 
     def either(self, a: Known | None, b: Known | None) -> Known:
         return self.join(a or NOTHING, b or NOTHING)
@@ -186,10 +194,12 @@ class Sizes(Shapes):
         known = _joined(every)
         for number, dims in self._compared(node, known) if known else self._cuts(call):
             # No size reaches a limit of fixed dims.
-            if dims and _ALWAYS_TRIED < number <= _MAX_LIMIT:
+            if dims and (kind in COMPARING or number > _ALWAYS_TRIED) and number <= _MAX_LIMIT:
                 self.limits[number, dims] += 1
         if kind in ("Gather", "Slice"):
             self._read_table(call)
+        if kind == "Mod" and known:
+            self._divisors.update(n for n in self._integers(node.input[1]) if n <= _LONGEST_STEP)
         if kind in MEASURING:
             return Sized(0, _symbols(_dims(call.shapes[0]) if elements is None else elements))
         if known is None or (elements is None and kind not in _SIZED):
@@ -197,10 +207,16 @@ class Sizes(Shapes):
         return Sized(max(known.below, int(kind == "Range")), known.dims if elements is None else _symbols(elements))
 
     def _compared(self, node: NodeProto, known: Sized) -> Iterator[tuple[int, frozenset[str]]]:
-        """Yield (limit, dims involved) of numbers that a computed number is compared with."""
+        """Yield (limit, dims involved) of numbers that a computed number is compared with.
+
+        Limit 0 stands for a difference between the sizes 1 and 2, of which only 2 is tried in any case.
+        """
         for k, name in enumerate(node.input if node.op_type in _LIMITING else ()):
             beyond = known.below - _is_beyond(node.op_type, k)
-            yield from ((n + beyond, known.dims) for n in self._integers(name))
+            yield from ((n + beyond, known.dims) for n in self._integers(name) if n + beyond > 1)
+            edge = 1 if node.op_type == "Equal" else 1 - beyond
+            if node.op_type in COMPARING and not known.below and edge in self.numbers(name):
+                yield 0, known.dims
 
     def _cuts(self, call: Call) -> Iterator[tuple[int, frozenset[str]]]:
         """Yield (limit, dims involved) of the constant ends of a Slice, and of the diagonal of a Trilu."""
@@ -256,7 +272,7 @@ def _weight(call: Call) -> tuple[int, int, int]:
 
 # -- numbers in one of two models -------------------------------------------------------------------------
 
-_ALWAYS_TRIED: Final = 2  # smaller sizes are tried in any case
+_ALWAYS_TRIED: Final = 2  # up to here, sizes are tried in any case, unless a comparison decides about them
 _USUAL: Final = 4  # up to this size, a limit may count channels: used only without a larger limit
 _MAX_LIMIT: Final = 512
 _SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
@@ -335,17 +351,19 @@ def _is_beyond(kind: str, k: int) -> bool:
 def other_sizes(a: Sizes, b: Sizes, size: int = 0) -> dict[int, frozenset[str]]:
     """Return {size at which the models differ: input dims involved}, in order.
 
-    Sizes are 1 more than limits of only one model, or in more places of the second. size: a further size, from rows of
-    tables.
+    Sizes are 1 more than limits of only one model, or in more places of the second. Of small sizes, only 1 and the
+    largest of either model count. size: a further size, from rows of tables.
     """
     only: dict[int, frozenset[str]] = {}
-    more = [key for key, count in b.limits.items() if count > a.limits[key]]
-    for n, dims in (*(a.limits.keys() - b.limits.keys()), *more):
+    fewer, more = a.limits.keys() - b.limits.keys(), [k for k, count in b.limits.items() if count > a.limits[k]]
+    for n, dims in (*fewer, *more):
         only[n + 1] = only.get(n + 1, _NO_DIMS) | dims
     if _ALWAYS_TRIED < size <= _MAX_LIMIT + 1:
         only[size] = frozenset("?")
-    large = [n for n in sorted(only) if n > _USUAL + 1]
-    return {n: only[n] for n in large or sorted(only)[-1:]}
+    large = {n for n in only if n > _USUAL + 1}
+    most = [max((n + 1 for n, _ in keys), default=1) for keys in (fewer, more)]
+    found = {1, most[1], *(large or (most[0], size))} & only.keys()
+    return {n: only[n] for n in sorted(found)}
 
 
 def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:

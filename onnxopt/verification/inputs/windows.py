@@ -114,12 +114,12 @@ def joined(paths: Iterable[Path]) -> frozenset[Path]:
 
 
 def windowed(
-    paths: Collection[Path], shapes: Mapping[str, Sequence[int | str]], batches: Collection[str]
+    paths: Collection[Path], shapes: Mapping[str, Sequence[int | str]], batches: Collection[str], divisor: int = 1
 ) -> list[dict[str, int]]:
     """Return two sets of sizes for dynamic dims covered by windows, then sizes that are no multiples of strides.
 
     The last may replace entries of the second set, and are not larger in total. paths: to the outputs; shapes: of the
-    inputs. [{}] without windows.
+    inputs; divisor: of sizes, whose remainder pads. [{}] without windows.
     """
     found: list[dict[str, int]] = [{}, {}]
     leads: dict[str, tuple[_Need, list[str], Path]] = {}  # of the largest stride over a dim: need, dims, path
@@ -137,7 +137,7 @@ def windowed(
                     found[i][symbol] = max(size, found[i].get(symbol, 0))
                     if symbol not in leads or need.stride > leads[symbol][0].stride:
                         leads[symbol] = need, symbols, path
-    return [*found, _ragged(leads, found[1])] if all(found) else [{}]
+    return [*found, _ragged(leads, found[1], divisor)] if all(found) else [{}]
 
 
 def _neediest(paths: Sequence[Path], name: str) -> tuple[_Need, Path]:
@@ -155,7 +155,9 @@ def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -
     return size
 
 
-def _ragged(leads: Mapping[str, tuple[_Need, list[str], Path]], sizes: Mapping[str, int]) -> dict[str, int]:
+def _ragged(
+    leads: Mapping[str, tuple[_Need, list[str], Path]], sizes: Mapping[str, int], divisor: int
+) -> dict[str, int]:
     """Return sizes, for each input together not larger, with different remainders at most strides, and distinct."""
     found = dict(sizes)
     for symbol, size in sizes.items():
@@ -163,14 +165,15 @@ def _ragged(leads: Mapping[str, tuple[_Need, list[str], Path]], sizes: Mapping[s
         others = [found[s] for s in beside if s != symbol and s in found]
         most = math.prod(sizes.get(s, 1) for s in beside) // math.prod(others)
         least = max(need.sizes[0], min(need.reach, _MAX_TAPS[min(len(beside), 2)]), size - _TRIED)
-        found[symbol] = _most_changed(path, size, [n for n in range(least, most + 1) if n not in others])
+        tried = [n for n in range(least, most + 1) if n not in others]
+        found[symbol] = _most_changed(path, size, tried, divisor)
     return {symbol: n for symbol, n in found.items() if n != sizes[symbol]}
 
 
-def _most_changed(path: Path, size: int, tried: Sequence[int]) -> int:
-    """Return the size with different remainders at most strides; `size` if none differ."""
+def _most_changed(path: Path, size: int, tried: Sequence[int], divisor: int) -> int:
+    """Return the size with different remainders at most strides, and at the divisor; `size` if none differ."""
     known = _left_over(path, size)
-    changes = {n: sum(map(ne, _left_over(path, n), known)) for n in tried}
+    changes = {n: sum(map(ne, _left_over(path, n), known)) + (size % divisor == 0 != n % divisor) for n in tried}
     best = max(changes, key=lambda n: (changes[n], -abs(n - size * 3 // 4)), default=size)  # a next dim has room
     return best if changes.get(best) else size
 
