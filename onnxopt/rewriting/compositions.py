@@ -13,8 +13,8 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.rewriting.index_maps import APART, IndexMap
-from onnxopt.rewriting.index_plans import Step, copied, plan
-from onnxopt.rewriting.index_steps import MOVERS, VIEWS, apply
+from onnxopt.rewriting.index_plans import Step, plan
+from onnxopt.rewriting.index_steps import MOVERS, VIEWS, apply, copied
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined, only_read_by
 

@@ -153,6 +153,7 @@ class IndexMap:
         self.axes: list[list[Part]] | None = [runs[0].parts[:] for runs in self.source]
         self.written: list[int] | None = None
         self.crossed = False  # a run crosses axes of the source
+        self.squeezed = False  # a Squeeze says that an axis of unknown size is of one element
         self.read: list[Size] | None = None  # input dims of a final Reshape with a target of its own
 
     def end(self) -> None:

@@ -9,17 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import is_picked, product
+from onnxopt.analysis.shapes.sizes import product
 from onnxopt.graph import Value
 from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Run, constant_target, flat, length, real
-from onnxopt.rewriting.index_steps import single_index
+from onnxopt.rewriting.index_steps import copied, places, single_index
 from onnxopt.rewriting.match import Match
 
 _STORED: Final = 1 << 12  # indices stored without replacing others
 _TOO_MANY_INDICES: Final = "an index for each element would be large"
 _TARGET: Final = "more than one unknown dim"
-# Operators on sizes without zeros if no tensor is empty.
-_OF_SIZES: Final = ("Add", "Cast", "Concat", "Max", "Mul", "ReduceProd", "Size")
 
 
 @dataclass(eq=False, repr=False)
@@ -56,11 +54,18 @@ def plan(m: Match, found: IndexMap) -> list[Step]:
             plans.insert(0, _plan(m, found, _by_run(found)))
             if _pick_at_once(found):
                 plans += [_plan(m, found, items) for items in (_by_run(found), _by_axis(found))]
-        known = [p for p in plans if p is not None]
+        known = [p for p in plans if p is not None and _tells(found, p)]
         if known and (found.written is None or not all(known)):
             return min(known, key=lambda steps: (len(steps), [s.op for s in steps].count("Reshape")))
         m.require(in_order, _TARGET)
+    m.require(not found.squeezed, "the size of an axis, which only the Squeeze says")
     return [_reshape(m, _in_order(m, found))]
+
+
+def _tells(found: IndexMap, steps: Sequence[Step]) -> bool:
+    """Whether a Squeeze that says the size of an axis is written again: later runs would not know the size."""
+    ops = {s.op for s in steps}
+    return not found.squeezed or ("Squeeze" in ops and "Reshape" not in ops)
 
 
 # -- normal form ----------------------------------------------------------------------------------------------------
@@ -145,7 +150,7 @@ def _repeat(m: Match, part: Part, before: list[Part], behind: list[Part]) -> Non
     m.require(run is not None and isinstance(run.size, int), "copies beside nothing, or beside an unknown number")
     assert run is not None and beside is not None
     m.require(run.pick is None or run.is_listed, APART)
-    picked = np.arange(run.size) if run.pick is None else run.pick
+    picked = places(run)
     m.require(picked.size * part.size <= _STORED, _TOO_MANY_INDICES)
     at = run.parts.index(beside) + (beside in before)
     wide = np.expand_dims(picked.reshape([p.size for p in run.parts]), at)
@@ -358,23 +363,3 @@ def _given(m: Match, dims: Sequence[Any], wanted: Sequence[Any]) -> Value | list
     if target is None or zeros is None or any([*dims[i : i + 1]] != [*wanted[i : i + 1]] for i in zeros):
         return None
     return [int(d) for d in target.array] if target.constant else target
-
-
-def copied(m: Match, target: Value) -> tuple[int, ...] | None:
-    """Return the positions where a target of constants and sizes copies a dim, or None."""
-    found = copies(m, target) if is_picked(target, _OF_SIZES) else None
-    return None if found is None else tuple(found)
-
-
-def copies(m: Match, target: Value) -> list[int] | None:
-    """Return the positions of zeros in a Reshape target, each a copied dim; None if unknown. Computed entries are not
-    zero."""
-    maker = target.producer
-    found, place = list[int](), 0
-    for part in maker.inputs if maker is not None and maker.op == "Concat" else [target]:
-        size = m.shape(part) if part is not None else None
-        if part is None or size is None or len(size) != 1 or not isinstance(size[0], int):
-            return None
-        found += [place + i for i in range(size[0]) if part.constant and not part.array[i]]
-        place += size[0]
-    return found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, known_order
+from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, is_picked, known_order
 from onnxopt.analysis.shapes.symbolic import Size
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
@@ -21,6 +21,8 @@ from onnxopt.rewriting.rule import canonical_operands, listed_axes
 VIEWS: Final = (*SAME_ORDER, "Transpose")
 
 _COMPUTED: Final = 1 << 16  # indices computed
+# Operators on sizes without zeros if no tensor is empty.
+_OF_SIZES: Final = ("Add", "Cast", "Concat", "Max", "Mul", "ReduceProd", "Size")
 _RANK: Final = "a rank is unknown"
 _ORDER: Final = "no order of the axes that there are"
 _AXES: Final = "no axes, or computed ones, or such as are not there"
@@ -66,6 +68,26 @@ def _target(m: Match, given: Value | None) -> list[int] | None:
     m.require(given.array.ndim == 1, "no list of dims")
     target: list[int] = given.array.tolist()
     return target
+
+
+def copied(m: Match, target: Value) -> tuple[int, ...] | None:
+    """Return the positions where a target of constants and sizes copies a dim, or None."""
+    found = copies(m, target) if is_picked(target, _OF_SIZES) else None
+    return None if found is None else tuple(found)
+
+
+def copies(m: Match, target: Value) -> list[int] | None:
+    """Return the positions of zeros in a Reshape target, each a copied dim; None if unknown. Computed entries are not
+    zero."""
+    maker = target.producer
+    found, place = list[int](), 0
+    for part in maker.inputs if maker is not None and maker.op == "Concat" else [target]:
+        size = m.shape(part) if part is not None else None
+        if part is None or size is None or len(size) != 1 or not isinstance(size[0], int):
+            return None
+        found += [place + i for i in range(size[0]) if part.constant and not part.array[i]]
+        place += size[0]
+    return found
 
 
 def _require_copied(found: IndexMap, target: list[int]) -> None:
@@ -125,6 +147,7 @@ def _squeeze(found: IndexMap, node: Node) -> None:
                 _drop(found, part)
         if found.written is not None and found.written.pop(i) != 1:
             found.written = None
+        found.squeezed |= found.axes is None and found.written is None
     _keep_written(found, places[0])
 
 
@@ -140,6 +163,7 @@ def _drop(found: IndexMap, part: Part) -> None:
     if run is None or isinstance(run.pick, Value):
         return
     if run.pick is None:
+        found.squeezed |= run.size != 1
         run.size = 1
         found.dims = [1 if runs == [run] else d for d, runs in zip(found.dims, found.source)]
     elif run.is_listed:
@@ -221,6 +245,13 @@ def _cut_again(m: Match, run: Run, cut: Cut, taken: slice) -> Cut:
     return start, min(first[1], first[0] + cut[1]), 1
 
 
+def places(run: Run) -> Array:
+    """Return the constant indices of the elements in a run of known size, flat."""
+    if run.pick is None:
+        return np.arange(run.size)
+    return run.pick if run.is_listed else np.array(_range(run.pick, run.size))
+
+
 def _range(cut: Cut, size: int) -> range:
     taken = indices(*cut, size)
     assert taken is not None  # guaranteed by the map
@@ -257,12 +288,10 @@ def _pick(found: IndexMap, axis: int, index: Array) -> None:
         m.require(index.size == 1, "one element is picked again and again")
         axes[axis : axis + 1] = [axes[axis] if i == 0 else [Part(1)] for i in range(index.ndim)]
         return
-    before: Any = run.pick
-    if isinstance(before, tuple):
+    m.require(not isinstance(run.pick, Value), APART)
+    if isinstance(run.pick, tuple):
         m.require(isinstance(run.size, int) and run.size <= _COMPUTED, "of an axis of unknown size, or a long one")
-        before = np.array(_range(before, int(run.size)))
-    m.require(not isinstance(before, Value), APART)
-    run.pick = (index if before is None else before[index]).reshape(-1)
+    run.pick = (index if run.pick is None else places(run)[index]).reshape(-1)
     run.parts = [Part(n, run) for n in index.shape]
     axes[axis : axis + 1] = [[p] for p in run.parts]
 

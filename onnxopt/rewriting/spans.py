@@ -83,17 +83,24 @@ def _sliced(node: Node, dims: Shape) -> list[_Cut]:
 
 def _gathered(node: Node, dims: Shape) -> list[_Cut]:
     """Return the cut for indices one after the other."""
-    index, axis = array_of(node.inputs[1]), int(node.attr("axis", 0)) % len(dims)
-    if node.op == EXTRACTOR:
-        axis = len(dims) - 1
-    elif index is not None and index.ndim > 1:
-        return []
-    size, places = types.length_of(node.inputs[0], axis), [] if index is None else index.reshape(-1).tolist()
-    if size is not None:
-        places = [i % size for i in places] if all(-size <= i < size for i in places) else []
+    axis, places = listed(node, dims) or (0, [])
     if not places or places != [*range(places[0], places[0] + len(places))]:
         return []
     return [(axis, places[0], places[-1] + 1 or LARGEST[1], 1)]
+
+
+def listed(node: Node, dims: Shape) -> tuple[int, list[int]] | None:
+    """Return (axis, constant indices of at most one axis) of a Gather of a tensor of these dims, from the front where
+    the length is known; None if one is not there."""
+    index, axis = array_of(node.inputs[1]), int(node.attr("axis", 0)) % (len(dims) or 1)
+    if node.op == EXTRACTOR:
+        axis = len(dims) - 1
+    elif index is not None and index.ndim > 1:
+        return None
+    size, places = types.length_of(node.inputs[0], axis), [] if index is None else index.reshape(-1).tolist()
+    if index is None or (size is not None and not all(-size <= i < size for i in places)):
+        return None
+    return axis, places if size is None else [i % size for i in places]
 
 
 _CUTS: Final = {"Slice": _sliced, "Gather": _gathered, EXTRACTOR: _gathered}

@@ -73,7 +73,7 @@ def agreed(a: Sequence[D] | None, b: Sequence[D] | None) -> tuple[D | None, ...]
     return tuple(x if x == y else None for x, y in zip(a, b))
 
 
-def broadcast(shapes: list[Dims]) -> PartialDims:
+def broadcast(shapes: Sequence[PartialDims]) -> PartialDims:
     """Return the shape of an elementwise result; None for a dim that may be either of two symbols.
 
     A size clipped to a maximum (a table of positions) has the length it was clipped to: if shorter, the operands do not
@@ -85,7 +85,7 @@ def broadcast(shapes: list[Dims]) -> PartialDims:
     return tuple([_common([s[i] for s in shapes if len(s) >= -i]) for i in range(-rank, 0)])
 
 
-def _common(sizes: list[Size]) -> Size | None:
+def _common(sizes: Sequence[Size | None]) -> Size | None:
     """Return the broadcast of sizes along an axis, or None.
 
     A symbol next to a number n > 1 is 1 or n. Two different numbers never run; they give None, so that the result does
@@ -97,10 +97,12 @@ def _common(sizes: list[Size]) -> Size | None:
     return _largest_symbol(sizes)
 
 
-def _largest_symbol(sizes: list[Size]) -> Size | None:
+def _largest_symbol(sizes: Sequence[Size | None]) -> Size | None:
     """Return the broadcast of symbols and ones, or None."""
     found: Size | None = 1
     for d in sizes:
+        if d is None:
+            return None
         if isinstance(d, int):
             continue
         if isinstance(found, int):

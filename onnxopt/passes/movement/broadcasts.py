@@ -12,13 +12,15 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import repeated
 from onnxopt.analysis.kernels import evaluate
-from onnxopt.graph import Dim, Graph, Shape, Value
+from onnxopt.analysis.shapes.sizes import broadcast
+from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node, array_of, present, producer
 from onnxopt.operators import EXACT, MULTIDIRECTIONAL, PICKS, UNARY, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting.index_maps import size_of
 
 _COPIES: Final = PICKS | {"ConstantOfShape"}  # operators that may hold repeated elements
 _EACH: Final = EXACT.intersection(UNARY) | {"Mul"}  # elementwise operators of masks
@@ -29,26 +31,13 @@ _TERM: Final = 2  # index of a Gemm's term
 _Narrow = tuple[int, Shape | None, "Array | Value", list[Node]]  # (place, shape, operand, steps)
 
 
-def broadcast(*shapes: Shape | None) -> Shape | None:
-    """Return the broadcast shape (onnx's Broadcasting.md) if certain, else None.
+def _give(shapes: Sequence[Shape | None], made: Shape | None) -> bool:
+    """Whether operands of these shapes surely broadcast to the shape `made`.
 
     A symbol may be 1: next to a number other than 1 the number decides; next to another symbol the result is unknown.
     """
-    known = [s for s in shapes if s is not None]
-    if len(known) < len(shapes):
-        return None
-    rank = max(map(len, known))
-    result = tuple(_common(column) for column in zip(*((1,) * (rank - len(s)) + s for s in known)))
-    return None if None in result else result
-
-
-def _common(dims: Iterable[Dim]) -> Dim:
-    """Return the size to which dims broadcast; None if unknown."""
-    others = {d for d in dims if d != 1}
-    numbers = {d for d in others if isinstance(d, int)}
-    if len(others) <= 1:
-        return next(iter(others), 1)
-    return next(iter(numbers)) if len(numbers) == 1 else None
+    known = [tuple(map(size_of, dims)) for dims in (*shapes, made) if dims is not None]
+    return len(known) > len(shapes) and None not in known[-1] and broadcast(known[:-1]) == known[-1]
 
 
 def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:
@@ -117,15 +106,14 @@ def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
     """Whether a reader's result keeps its shape with an operand of shape `dims`, so the reader is rewritten as well."""
     if user.op not in MULTIDIRECTIONAL or user.graph is not m.node.graph:
         return False
-    operands = (dims if v is value else m.shape(v) for v in present(user.inputs))
-    return broadcast(*operands) == m.shape(user.output) is not None
+    return _give([dims if v is value else m.shape(v) for v in present(user.inputs)], m.shape(user.output))
 
 
 def _fitting(m: Match, found: Iterable[_Narrow]) -> Iterator[tuple[int, Array | Value, list[Node]]]:
     """Yield (place, operand, steps) for each operand with which the result keeps its shape."""
     shapes, made = [types.shape(v) for v in m.node.inputs], m.shape(m.node.output)
     for i, dims, x, steps in found:
-        if broadcast(*shapes[:i], dims, *shapes[i + 1 :]) == made is not None:
+        if _give([*shapes[:i], dims, *shapes[i + 1 :]], made):
             yield i, x, steps
 
 

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node, own_producer, present, producer
+from onnxopt.graph.node import Node, own_producer, present, producer, sole_reader
 from onnxopt.operators import CUTTING, MULTIDIRECTIONAL, REDUCTIONS, SAME_ORDER, broadcasts
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, INTEGERS, TYPES
@@ -18,8 +18,7 @@ from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.compositions import alone, composed
 from onnxopt.rewriting.index_maps import constant_target
-from onnxopt.rewriting.index_plans import copies
-from onnxopt.rewriting.index_steps import MOVERS, PICKING, VIEWS
+from onnxopt.rewriting.index_steps import MOVERS, PICKING, VIEWS, copies
 from onnxopt.rewriting.rule import listed_axes, reduced_axes
 
 
@@ -214,23 +213,6 @@ def _split_of(m: Match, part: Value | None) -> Node | None:
     return split if a == b or (rank is not None and a % rank == b % rank) else None
 
 
-@rewrite(op.Reshape(op.Concat(var("first"), ..., name="concat"), var("target"), name="reshape"))
-def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
-    """Reshape(Concat(Unsqueeze(a, k), Unsqueeze(b, k), …; k), axes k and k + 1 as one) = Concat(a, b, …; k)."""
-    rank = len(m.dims(first))
-    axis = int(m.concat.attr("axis")) % rank if rank else 0
-    parts = present([_unsqueezed(v, rank, axis) for v in m.concat.inputs]) if rank else []
-    if len(parts) < len(m.concat.inputs):
-        m.skip()
-    dims, wanted = m.dims(parts[0]), m.dims(m.reshape.output)
-    m.require(m.rank(parts[0]) is not None and wanted and None not in wanted, "the dims are unknown")
-    m.require(axis < len(dims), "the new axis is the last one")
-    size = m.known(types.length_of(parts[0], axis), "the length of the axis is unknown")
-    joined = (*dims[:axis], size * len(parts), *dims[axis + 1 :])
-    m.require(wanted == joined, "other axes become one")
-    return m.op.Concat(*parts, axis=axis)
-
-
 @rewrite(op.Concat(var("first"), ..., name="concat", reads={"Unsqueeze"}))
 def stack(m: Match, first: Value) -> Value:
     """Concat(Unsqueeze(a, k), Unsqueeze(b, k), …; k) = Reshape(Concat(a, b, …; k)), axis k as two."""
@@ -239,8 +221,8 @@ def stack(m: Match, first: Value) -> Value:
     if not rank or axis == rank - 1:  # elements of a and b would interleave
         m.skip()
     parts = _stacked(m, rank, axis)
-    taken = any(user.op in ("Reshape", *CUTTING) for user in m.concat.output.users)
-    m.require(not taken, "it is cut or reshaped, and who does that may read what was joined")
+    is_cut = any(user.op in CUTTING for user in m.concat.output.users)
+    m.require(not is_cut, "it is cut, and what cuts it may read what was joined")
     dims = m.dims(parts[0])
     m.require(None not in dims and all(m.shape(v) == dims for v in parts), "not provably the same shape")
     size = dims[axis]
@@ -254,8 +236,9 @@ def _stacked(m: Match, rank: int, axis: int) -> list[Value]:
     """Return the joined values without the axis; declines unless several Unsqueezes become unused."""
     given = present(m.concat.inputs)
     parts = [_unsqueezed(v, rank, axis) or _squeezed(m, v, axis) for v in given]
-    gone = sum(own_producer(v, m.concat, "Unsqueeze") is not None and v.users[m.concat] == 1 for v in given)
-    m.require(gone > 1, "others read what is unsqueezed")
+    gone = {n for v in given if (n := own_producer(v, m.concat, "Unsqueeze")) is not None}
+    merges = sole_reader(m.concat.output, "Reshape") is not None
+    m.require(len(gone) + merges > 1, "others read what is unsqueezed")
     return parts
 
 
@@ -343,11 +326,11 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 
 @register
 class MergeChains(RewritePass):
-    """Merges two steps: Concat of Concat, of Split, of Unsqueezes; Reshape of a stack; Unsqueeze, Squeeze, Reshape
-    of Reduce; Cast of a lossless Cast; an Unsqueeze of leading axes, which a broadcast operand of this rank adds.
+    """Merges two steps: Concat of Concat, of Split, of Unsqueezes; Unsqueeze, Squeeze, Reshape of Reduce; Cast of a
+    lossless Cast; an Unsqueeze of leading axes, which a broadcast operand of this rank adds.
 
     Applies when: axes and targets are constant, and inner values have no other readers.
     """
 
     info = PassInfo("merge-chains", opt_level=1, ops=("Cast", "Concat", "Flatten", "Reshape", "Squeeze", "Unsqueeze"))
-    rules = (concat_of_concat, concat_of_split, reshape_of_stack, stack, reduce_with_ones, leading_axes, cast_of_cast)
+    rules = (concat_of_concat, concat_of_split, stack, reduce_with_ones, leading_axes, cast_of_cast)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import islice, takewhile
+from itertools import groupby
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,13 +18,14 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.index_maps import constant_target
-from onnxopt.rewriting.rule import canonical_operands
-from onnxopt.rewriting.spans import taken
+from onnxopt.rewriting.rule import constant_cuts, listed_axes
+from onnxopt.rewriting.spans import cut, listed, parts_of, taken
 
 _BLOCK: Final = 32  # elements copied at once; with 16, onnxruntime's Gather takes as long as Split and Concat
 _PICKS: Final = 1 << 12  # indices stored
 _MAX_CHAIN: Final = 8
-_MAX_PART: Final = 64  # elements of a part
+_MAX_PART: Final = 64  # columns side by side
+_MAX_VECTOR: Final = 256  # elements of a joined vector
 
 
 @rewrite(one_of("Gather", "Slice")(op.Shape(var("x"), name="shape_node"), const("first"), ..., name="node"))
@@ -33,13 +34,12 @@ def part_of_shape(m: Match, x: Value, first: Array) -> Value:
     rank = m.rank(x)
     m.require(m.opset >= 15 and rank is not None, "Shape takes all dims before opset 15, or their number is unknown")
     m.require(not any(map(_joins_computed, m.anchor.output.users)), "joined with others, which one Shape may list")
-    m.require(first.ndim == 1, "a number, and no list")
-    given = [array_of(v) for v in m.node.inputs[1:]]
-    m.require([v is None for v in given] == [v is None for v in m.node.inputs[1:]], "what is computed")
-    listed = np.arange(rank or 0)[listed_by(m.shape_node)]
-    taken = m.known(evaluate(m.node, [listed, *given], m.opset), "a dim that is not there")[0]
-    m.require(taken.size and (taken == np.arange(taken[0], taken[0] + taken.size)).all(), "not one after the other")
-    return m.op.Shape(x, start=int(taken[0]), end=int(taken[-1]) + 1)
+    found = m.known(taken(m.node), "not one after the other")
+    m.require(not found.drops, "a number, and no list")
+    start, end = found.spans[m.node.output]
+    dims = range(rank or 0)[listed_by(m.shape_node)][start:end]
+    m.require(dims, "no dims")
+    return m.op.Shape(x, start=dims.start, end=dims.stop)
 
 
 def _joins_computed(node: Node) -> bool:
@@ -76,14 +76,11 @@ def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | 
         return [(x, [i for v in present(m.concat.inputs) for i in places[v]])]
     parts: list[tuple[Value, list[int]] | Value | None] = []
     for v in m.concat.inputs:
-        picked = _picked(m, v, axis, shared)
-        last = parts[-1] if parts else None
-        if picked is None:
-            parts.append(v)
-        elif isinstance(last, tuple) and last[0] is picked[0]:
+        picked, last = _picked(m, v, axis, shared), parts[-1] if parts else None
+        if picked is not None and isinstance(last, tuple) and last[0] is picked[0]:
             parts[-1] = last[0], last[1] + picked[1]
         else:
-            parts.append(picked)
+            parts.append(picked or v)
     return parts
 
 
@@ -110,15 +107,11 @@ def _picked(m: Match, v: Value | None, axis: int, shared: bool) -> tuple[Value, 
         return None
     if v.only_user is not m.concat and not (shared and v.feeds_only(lambda u: u.op == "Concat")):
         return None
-    x, indices = node.inputs[0], array_of(node.inputs[1])
-    if x is None or x.constant or indices is None or indices.ndim != 1:
+    x, index = node.inputs[0], node.inputs[1]
+    found = listed(node, m.dims(x)) if x is not None and not x.constant and types.rank(index) == 1 else None
+    if x is None or found is None or found[0] != axis or types.length_of(x, axis) is None:
         return None
-    size = types.length_of(x, axis)
-    if size is None or node.attr("axis") % len(m.dims(x)) != axis:
-        return None
-    if ((indices < -size) | (indices >= size)).any():
-        return None
-    return x, (indices % size).tolist()
+    return x, found[1]
 
 
 @rewrite(op.Reshape(var("moved"), const("target"), name="reshape", reads=PICKS))
@@ -127,38 +120,33 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     chain, joined = _moves(m.reshape)
     if len(chain) < 2 or joined is None or m.rank(joined.output) != 1:
         m.skip()  # a single step is a Reshape of a vector to itself
-    places = _elements(m, joined)
-    where = np.arange(len(places))
+    size = types.length_of(joined.output, 0)
+    m.require(size in range(_MAX_VECTOR + 1), "a part of unknown length, or a long one")
+    places = np.arange(size or 0)
     for node in reversed(chain):
-        given = [where, *map(array_of, node.inputs[1:])]
-        where = m.known(evaluate(node, given, m.opset), "a step that no runtime takes")[0]
-    m.require(where.ndim == 1 and where.size, "no vector is left")
-    parts = _in_order(m, [places[i] for i in where.tolist()])
-    return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
-
-
-def _in_order(m: Match, elements: list[tuple[Value, int]]) -> list[Value]:
-    """Return the parts with these elements, constants next to each other as one; declines if a part is torn."""
-    parts, at = list[Value](), 0
-    while at < len(elements):
-        part = elements[at][0]
-        if part.constant:
-            run = [v.array[i] for v, i in takewhile(lambda e: e[0].constant, islice(elements, at, None))]
-            parts.append(m.const(np.array(run, part.array.dtype)))
-            at += len(run)
-            continue
-        size = _length(m, part)
-        m.require(elements[at : at + size] == [(part, j) for j in range(size)], "a part is torn")
-        at += size
-        parts.append(part)
-    return parts
+        given = [places, *map(array_of, node.inputs[1:])]
+        places = m.known(evaluate(node, given, m.opset), "a step that no runtime takes")[0]
+    m.require(places.ndim == 1 and places.size, "no vector is left")
+    runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
+    parts = [p for run in runs for p in cut(parts_of(joined.output, 0), run[0].item(), run[-1].item() + 1) or ()]
+    m.require(all(p.value.constant or p.is_whole(0) for p in parts), "a part is torn")
+    values = list[Value]()
+    for is_constant, some in groupby(parts, lambda p: p.value.constant):
+        joins = [*some]
+        arrays = [p.value.array[p.start : p.end] for p in joins if is_constant]
+        values += [m.const(np.concatenate(arrays))] if arrays else [p.value for p in joins]
+    return m.op.Concat(*values, axis=0) if len(values) > 1 else values[0]
 
 
 @rewrite(op.Concat(var("first"), ..., name="concat", reads={"Neg", "Unsqueeze"}))
 def concat_of_strided(m: Match, first: Value) -> Value:
     """Concat(Unsqueeze(-x[1::2]), Unsqueeze(x[0::2])) = Concat(-b, a), a and b the columns of x in pairs: a Split."""
     rank = len(m.dims(first))
-    found = _columns(m, rank)
+    found = [part for v in m.concat.operands if (part := _strided(v, m.concat, rank)) is not None]
+    if len(found) < max(2, len(m.concat.inputs)):
+        m.skip()
+    if len({p[:3] for p in found}) > 1 or len({p[3] for p in found}) < len(found):
+        m.skip()
     x, axis, n, _, _ = found[0]
     m.require(int(m.concat.attr("axis")) % rank == axis + 1, "joined along another axis")
     dims, length = m.dims(x), types.length_of(x, axis)
@@ -168,50 +156,28 @@ def concat_of_strided(m: Match, first: Value) -> Value:
     m.require(target is not None and m.opset >= 5, "more than one unknown dim")
     groups = m.op.Reshape(x, m.ints(target))
     columns = m.op.Split(groups, m.ints([1] * n), axis=axis + 1, outputs=n)
-    made = [m.op.Neg(columns[i]) if turned else columns[i] for _, _, _, i, turned in found]
+    made = [m.op.Neg(columns[i]) if negated else columns[i] for _, _, _, i, negated in found]
     return m.op.Concat(*made, like=m.concat)
 
 
-def _columns(m: Match, rank: int) -> list[tuple[Value, int, int, int, bool]]:
-    """Return the joined values, if all are different strided parts of a single tensor."""
-    found = [part for v in m.concat.inputs if (part := _strided(v, m.concat, rank)) is not None]
-    if len(found) < max(2, len(m.concat.inputs)):
-        m.skip()
-    if len({p[:3] for p in found}) > 1 or len({p[3] for p in found}) < len(found):
-        m.skip()
-    return found
-
-
-def _strided(
-    v: Value | None, reader: Node, rank: int, place: int | None = None, turned: bool = False
-) -> tuple[Value, int, int, int, bool] | None:
-    """Return (x, axis, n, i, negated) of Unsqueeze(x[i::n], axis + 1), or its Neg, read only by `reader`; else None.
-
-    `place`, `turned`: the axis added, and whether a Neg stands, between `v` and the Concat.
-    """
-    node = own_producer(v, reader, "Unsqueeze", "Neg", "Slice") if rank > 1 else None
-    if v is None or node is None or v.users[reader] != 1:
+def _strided(v: Value | None, reader: Node, rank: int) -> tuple[Value, int, int, int, bool] | None:
+    """Return (x, axis, n, i, negated) of Unsqueeze(x[i::n], axis + 1), or its Neg, read only by `reader`; else None."""
+    steps = dict[str, Node]()
+    while rank > 1 and (node := own_producer(v, reader, "Unsqueeze", "Neg", "Slice")) is not None:
+        if node.op in steps or v is None or v.users[reader] != 1:
+            return None
+        v, reader = node.inputs[0], node
+        steps[node.op] = node
+        if node.op == "Slice":
+            break
+    if v is None or v.constant or not {"Slice", "Unsqueeze"} <= steps.keys():
         return None
-    arrays = map(array_of, canonical_operands(node)[1:])
-    given: list[Any] = [None if a is None else a.reshape(-1).tolist() for a in arrays]
-    if node.op == "Neg" and not turned:
-        return _strided(node.inputs[0], node, rank, place, True)
-    if node.op == "Unsqueeze" and place is None and [len(g or ()) for g in given] == [1]:
-        return _strided(node.inputs[0], node, rank, given[0][0] % rank, turned)
-    return _every(node, given, rank, place, turned) if node.op == "Slice" and place is not None else None
-
-
-def _every(
-    node: Node, given: list[Any], rank: int, place: int, turned: bool
-) -> tuple[Value, int, int, int, bool] | None:
-    if [len(g or ()) for g in given] != [1] * 4:
+    cuts, axes = constant_cuts(steps["Slice"], rank - 1), listed_axes(steps["Unsqueeze"]) or []
+    axis, start, end, step = cuts[0] if len(cuts) == 1 else (-1, 0, 0, 0)
+    length = types.length_of(v, axis)
+    if [a % rank for a in axes] != [axis + 1] or length is None or not 0 <= start < step:
         return None
-    (start,), (end,), (axis,), (step,) = given
-    axis %= rank - 1
-    x, length = node.inputs[0], types.length_of(node.inputs[0], axis)
-    if x is None or x.constant or length is None or not 0 <= start < step or axis + 1 != place:
-        return None
-    return (x, axis, step, start, turned) if end > length - step + start else None
+    return (v, axis, step, start, "Neg" in steps) if end > length - step + start else None
 
 
 def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
@@ -228,17 +194,6 @@ def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
 def _is_fixed(node: Node) -> bool:
     """Whether only the first operand of a node is computed."""
     return all(v is None or v.constant for v in node.inputs[1:]) and not node.has_references
-
-
-def _elements(m: Match, concat: Node) -> list[tuple[Value, int]]:
-    """Return (part, index) for each element of a concatenated vector."""
-    return [(v, i) for v in present(concat.inputs) for i in range(_length(m, v))]
-
-
-def _length(m: Match, v: Value) -> int:
-    length = types.length_of(v, 0)
-    m.require(length in range(_MAX_PART + 1), "a part of unknown length, or a long one")
-    return length or 0
 
 
 @register
