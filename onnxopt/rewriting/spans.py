@@ -41,8 +41,8 @@ def taken(node: Node, along: int | None = None) -> Taken | None:
     part of unknown length.
     """
     x, dims = node.input(0), types.dims_of(node.input(0))
-    if not dims or node.has_references:
-        return None
+    if not dims or node.has_references or any(isinstance(d, int) and d < 0 for d in dims):
+        return None  # sizes are negative in code that never runs
     if node.op == "Split":
         return _of_split(node, int(node.attr("axis") or 0) % len(dims), along)
     cuts = _CUTS[node.op](node, dims) if node.op in _CUTS else []
