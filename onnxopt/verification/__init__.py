@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.startup import lazy
 
 if TYPE_CHECKING:
-    from onnxopt.verification.records import Verification, VerifyOptions
+    from onnxopt.verification.options import VerifyOptions
+    from onnxopt.verification.records import Verification
     from onnxopt.verification.verifier import Verifier, let_in, verify
 
 __all__ = [
@@ -31,10 +32,9 @@ __all__ = [
     "verify",
 ]
 
-# Lazy: the worker needs no `verifier`, and runs without verification need no records.
-__getattr__ = lazy(
-    __name__, {"verifier": ("Verifier", "let_in", "verify"), "records": ("Verification", "VerifyOptions")}
-)
+# Lazy: the worker needs no `verifier`, and runs without verification need no options and no records.
+_HOMES: Final = {"options": ("VerifyOptions",), "verifier": ("Verifier", "let_in", "verify")}
+__getattr__ = lazy(__name__, {**_HOMES, "records": ("Verification",)})
 
 # Verdicts. The first five accept a result.
 EQUAL: Final = "equal"  # bitwise
