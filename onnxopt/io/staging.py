@@ -31,6 +31,7 @@ _RETRY_PAUSE: Final = 0.05
 _MAX_NAME_BYTES: Final = 200  # bytes of a name, of 255 in most file systems
 _RESERVED_BYTES: Final = 1 << 20
 _TOKEN_LENGTH: Final = 12  # hexadecimal digits
+_DATA_ENDING: Final = rf"\.[0-9a-f]{{{_TOKEN_LENGTH}}}\.data"
 _RANDOM: Final = "[a-z0-9_]{8}"  # made by tempfile
 # locked while the process lives; lists the data files about to appear beside the destination
 _OWNER: Final = "onnxopt.owner"
@@ -110,7 +111,7 @@ def data_name(model: str, digest: str) -> str:
 
 def is_data_of(model: str, file: str) -> bool:
     """Whether `file` is a name made by `data_name` for this model."""
-    return re.fullmatch(rf"{re.escape(model)}\.[0-9a-f]{{{_TOKEN_LENGTH}}}\.data", file) is not None
+    return file.startswith(model) and re.fullmatch(_DATA_ENDING, file[len(model) :]) is not None
 
 
 def _outdated(model: Path, names: Collection[str], target: Path, backup: Path | None) -> list[str]:
