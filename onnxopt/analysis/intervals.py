@@ -248,7 +248,10 @@ class Intervals:
     # -- operators ---------------------------------------------------------------------------------------
 
     def hull(self, values: Sequence[Value | None], low: Pick = min, high: Pick = max) -> Found:
-        """Return the smallest interval around those of all values, or None; `low`, `high`: the choice of its ends."""
+        """Return the smallest interval with the intervals of all values, or None if one is unknown.
+
+        `low`, `high`: the choice among the ends, for example twice `max` for the interval of a maximum.
+        """
         found = [self.of(v) for v in values if v is not None]
         known = [f for f in found if f is not None]
         return (low(f[0] for f in known), high(f[1] for f in known)) if known and None not in found else None

@@ -36,7 +36,10 @@ class Invalid(Exception):
 
 
 def evaluate(node: Node, inputs: Sequence[Array | None], opset: int) -> Results:
-    """Return the outputs; None without a kernel. Raises Invalid for a node that must stay, and fail at run time."""
+    """Return the node's outputs, or None if no kernel supports the operands.
+
+    Raises Invalid if the node would fail at run time: it must stay, and fail as before.
+    """
     kernel, operands = KERNELS.get(node.op), _operands(node, inputs)
     if kernel is None or operands is None:
         return None

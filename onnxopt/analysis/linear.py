@@ -89,7 +89,10 @@ def output_channels(node: Node, w: Array) -> int:
 
 
 def scale_outputs(node: Node, w: Array, a: Array) -> Array:
-    """Return weights for results times `a` (per output channel): float64, or rounded once; infinite on overflow."""
+    """Return weights that multiply the result by `a` (a factor per output channel); float64, or products rounded once.
+
+    Infinite on overflow.
+    """
     wide, a = _exact_operands(w, a)
     if node.op == "ConvTranspose":
         group = int(node.attr("group"))
@@ -246,7 +249,10 @@ def _put(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
 
 
 def _regrouped(factor: Array, given: Shape, made: Shape) -> Array | None:
-    """Return `factor` of shape `made` for the same elements in shape `given`, in which its block repeats; or None."""
+    """Return `factor` of shape `made` for the same elements in shape `given`, or None.
+
+    The factor repeats with the block of the last axes, and along the last axes of `given` filled by whole blocks.
+    """
     numbers = [d for d in made[len(made) - factor.ndim :] if isinstance(d, int)]
     if len(numbers) < factor.ndim or not 0 < prod(numbers) <= LARGE:
         return None

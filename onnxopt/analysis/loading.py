@@ -165,7 +165,10 @@ def _may_be_rejected(node: Node) -> bool:
 
 
 def _is_rejected(node: Node, made: Mapping[Value, Known] | None, known: Mapping[Value, Known]) -> bool:
-    """Whether a runtime rejects a node that may never run, or of constants, or infers wrong sizes (`made`)."""
+    """Whether a runtime rejects a node that may never run, or infers wrong sizes. `made`: the inferred results.
+
+    Constants are computed on loading wherever they are.
+    """
     if not _may_be_rejected(node):
         if made is not None or any(content(v, known) is None for v in node.operands):
             return False
@@ -269,7 +272,8 @@ def is_by_zero(node: Node, given: Mapping[Value, Known]) -> bool:
 def is_misled(node: Node, given: Mapping[Value, Known]) -> bool:
     """Whether a result is, or may be, larger than a runtime infers.
 
-    A runtime infers a PRelu's result from its first input, though onnxruntime (not the standard) allows a larger slope.
+    A runtime infers a PRelu's result from its first input, though onnxruntime (not the standard) lets the slope be
+    larger.
     For an If whose branches must agree it may use a branch never taken.
     """
     if has_to_agree(node):

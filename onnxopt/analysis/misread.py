@@ -83,7 +83,10 @@ def _squeezes_oddly(node: Node, opset: int) -> bool:
 
 @_register(*POOLS)
 def _may_leave_out(pool: Node, opset: int) -> bool:
-    """Whether a last window may start behind the end: if shorter (dilated) than the stride and the end padding."""
+    """Whether for some input the last window starts behind the end.
+
+    It does not if a (dilated) window is at least as long as the stride plus the padding at the end.
+    """
     if pads_undilated(pool):
         return True
     if not pool.attr("ceil_mode", 0) or opset >= _POOLS_SINCE:

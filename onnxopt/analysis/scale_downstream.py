@@ -95,7 +95,10 @@ def _absorbed(reader: Node, place: int, number: Array) -> list[Edit] | None:
 
 
 def _scaled_term(reader: Node, place: int, number: Array) -> list[Edit] | None:
-    """Return edits for c x + t = c (x + t / c); not before a product, perhaps the gate of a decomposed Gelu."""
+    """Return edits for c x + t = c (x + t / c), so that the number passes a sum.
+
+    Not before a product, which may be the gate of a decomposed Gelu.
+    """
     if reader.op not in ("Add", "Sub") or not _is_near_one(reader, number):
         return None
     if any(u.op in ("Mul", "Div") and not any(v and v.constant for v in u.inputs) for u in reader.output.users):

@@ -316,7 +316,10 @@ def _factors_of_parts(node: Node, value: Value, factor: Array, reach: Reach) -> 
 
 @_rule("Split")
 def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
-    """Return edits for a part of a Split, with factor 1 for others; of a whole read elsewhere, if all are met."""
+    """Return edits for a part of a Split, with factor 1 for other parts.
+
+    If the whole has other readers, all parts are scaled once all are met.
+    """
     asked = _factors_of_parts(node, value, factor, reach)
     if not asked:
         return []

@@ -108,7 +108,10 @@ def _refuse_replacing(sources: Sequence[str], places: Sequence[str]) -> None:
 
 
 def refuse_shared(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raise UsageError if a result of one (source, destination) would replace another model, or its data file."""
+    """Raise UsageError if a result would replace a further model of the batch, or a data file of a further model.
+
+    pairs: source and destination of each job.
+    """
     local = [(source, place) for source, place in pairs if not (is_url(source) or is_url(place))]
     if len(local) < 2:
         return

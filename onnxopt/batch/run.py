@@ -33,7 +33,10 @@ def run(
     instruments: Sequence[Instrument] = (),
     judge: Spare | None = None,
 ) -> Outcome:
-    """Run a job and return its outcome, also for a faulty model. judge: pool of workers, reused between jobs."""
+    """Run a job and return its outcome; errors of a model are outcomes.
+
+    judge: pool of workers, reused between jobs.
+    """
     start = time.perf_counter()
     outcome = Outcome(job.source, job.destination)
     try:
@@ -163,7 +166,10 @@ def _home(job: Job, source: Path) -> Path | None:
 
 
 def _refuse_parted(source: Path) -> None:
-    """Raise ModelError for a link to another folder, or its own data file: replacement would part model and data."""
+    """Raise ModelError for a model that in-place replacement would separate from its data.
+
+    Either the model is a link to a different folder, or the model file is its own data file.
+    """
     named = named_files(source)
     if named and os.path.dirname(os.path.realpath(source)) != os.path.realpath(source.absolute().parent):
         hint = f"name {os.path.realpath(source)} itself, or use OUT or --out-dir"

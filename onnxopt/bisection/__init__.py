@@ -208,7 +208,10 @@ def bisect(
 
 
 def guilty(trials: Trials, place: Place, entries: Sequence[Entry], tell: Tell) -> Entry | None:
-    """Return the first rewrite at a place with which the result is wrong there; None without rewrites there."""
+    """Return the first rewrite with which the result is wrong at a place, among rewrites at the place.
+
+    None without rewrites at the place.
+    """
     numbered = {e.fuel: e for e in suspected(place, entries)}
     numbers = sorted(numbered)
     if not numbers:
@@ -251,7 +254,10 @@ def _among_all(trials: Trials, whole: TrialRun, tell: Tell) -> tuple[int, int | 
 
 
 def _first(numbers: Sequence[int], wrong: Callable[[int], bool], tell: Tell, what: str) -> int:
-    """Return the smallest of ascending numbers for which `wrong` holds, by binary search; it holds for the last."""
+    """Return the smallest of ascending numbers for which `wrong` holds, by binary search.
+
+    `wrong` is assumed to hold for the last number, and not before the first.
+    """
     while len(numbers) > 1:
         middle = (len(numbers) + 1) // 2
         n = numbers[middle] - 1

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class TrialRun(Instrument):
-    """A run of a pipeline up to a limit: `texts` of its passes, rewrites `taken` before each, `model`, `rewrites`."""
+    """A run of a pipeline, stopped after a number of runs of passes.
+
+    `model`: the result. `texts`: the passes that ran. `taken`: the rewrites before each. `rewrites`: all of them.
+    """
 
     def __init__(self, limit: int | None, model: Model) -> None:
         """`limit`: runs of passes; None: no limit."""
@@ -80,7 +83,10 @@ class Trials:
     def verdict(
         self, runs: int | None = None, rewrites: int | None = None, done: TrialRun | None = None
     ) -> Verification:
-        """Return the verdict on a result. `done`: its run, if available. Raises ModelError if nothing was verified."""
+        """Return the verdict on a run's result. `done`: the run, if available.
+
+        Raises ModelError if nothing was verified.
+        """
         if (runs, rewrites) not in self.known:
             self.known[runs, rewrites] = self._verify(done or self.run(runs, rewrites))
         return self.known[runs, rewrites]
@@ -152,7 +158,10 @@ def explain(places: Sequence[Place], entries: Sequence[Entry]) -> None:
 
 
 def narrowings(places: Sequence[Place], entries: Sequence[Entry]) -> list[Entry | None]:
-    """Return, by place, the rewrite that narrowed the value's type too far for the original's values, else None."""
+    """Return, by place, the rewrite that narrowed the value's type, else None.
+
+    Only for places where the type cannot hold the original's values.
+    """
     known = {(e.scope, e.value): e for e in entries if e.pass_name == NARROWING and e.fuel}
     found: list[Entry | None] = []
     for place in places:

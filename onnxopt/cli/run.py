@@ -113,7 +113,10 @@ class SingleRun:
     output: OutputSettings
 
     def run(self, source: Path, destination: Path, called: tuple[str, str] | None = None) -> int:
-        """Optimize, print the result, and return the exit code. `called`: the user's names of the two files."""
+        """Optimize, and print the result; returns the exit code.
+
+        `called`: the user's names of source and destination. Raises the errors of `optimize_file`.
+        """
         output, called = self.output, called or (str(source), str(destination))
         report: Report | None = None
         failure: OnnxOptError | None = None
@@ -198,7 +201,10 @@ class SingleRun:
         return found
 
     def _started(self, source: Path) -> Verifier | None:
-        """Return a verifier that imports and, unless options change its job, runs the original while passes run."""
+        """Return a verifier that imports in parallel, if the whole model is verified.
+
+        It runs the original at once, unless options change the job.
+        """
         asked = self.asked
         changes = any(asked[key] for key in ("level", "pipeline", "dtype", "int32", "strip_qdq"))
         if self.verify_options is None or not changes or asked["begin"] or asked["end"]:

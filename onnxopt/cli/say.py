@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def open_closed() -> None:
-    """Open closed standard streams, so that no model gets descriptor 1, to which libraries may print."""
+    """Open closed standard streams: reads return nothing, writes are dropped.
+
+    The lowest descriptors are then in use, so no model gets descriptor 1, to which libraries may print.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  as long as the process lives

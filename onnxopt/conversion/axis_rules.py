@@ -177,7 +177,10 @@ def _einsum(c: AxisTracker, node: Node) -> Results:
 
 
 def _takes_all(c: AxisTracker, indices: Value | None, dims: Sequence[Size], listed: int = 1) -> bool:
-    """Return whether each index of these axes (`listed` of them) is taken once, in order, as by a Reshape."""
+    """Return whether all places of these axes are taken once, in order, as by a Reshape.
+
+    `listed`: the number of axes in an index.
+    """
     found = c.numbers(indices)
     sizes = [d for d in dims if isinstance(d, int)]
     if found is None or element_kind(found) not in "iu" or len(sizes) < len(dims) or not listed:

@@ -95,7 +95,10 @@ def opset_of(proto: ModelProto) -> int:
 
 
 def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
-    """Change nodes to a newer version of the default domain. Raises ModelError for one without a form there."""
+    """Change the nodes of `proto` to a newer version of the default domain.
+
+    Raises ModelError for an operator without a form there.
+    """
     conversion = Conversion(KnownValues(proto), current, target)
     try:
         converted = _converted(proto, conversion, path, limits).graph

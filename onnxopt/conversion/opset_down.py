@@ -31,7 +31,10 @@ _MAX_NAMED: Final = 3  # nodes of a reason, and reasons, in an error
 
 
 def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
-    """Change nodes to an older version of the default domain. Raises ModelError, unchanged, if any has no form."""
+    """Change the nodes of `proto` to an older version of the default domain.
+
+    Raises ModelError with the nodes without an older form; `proto` is unchanged then.
+    """
     known = KnownValues(proto)
     known.infer(proto, current)
     with Sandbox(limits) as sandbox:

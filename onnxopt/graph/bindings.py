@@ -31,7 +31,10 @@ def values_named(graph: Graph) -> set[str]:
 
 
 def pin(graph: Graph) -> None:
-    """Keep the initializers that annotations of the file's main graph name, even if no node reads them."""
+    """Keep the initializers that annotations of the main graph name, even if no node reads them.
+
+    Initializers added later are not pinned.
+    """
     for annotation in graph.proto.quantization_annotation:
         for value in _annotating(graph, annotation):
             value.output_count += 1
@@ -87,7 +90,10 @@ def write_hiding(model: Model, scopes: Iterable[Graph]) -> None:
 
 
 def copies_before(nodes: Sequence[Node], scopes: Iterable[Graph]) -> dict[Node, list[NodeProto]]:
-    """Return {owner in `nodes`: Identity nodes to put before it, copies of values shadowed in `scopes`}."""
+    """Return the Identity nodes to put before each owner among `nodes`: copies of values shadowed in its bodies.
+
+    `scopes`: the scopes to write.
+    """
     model = nodes[0].graph.model if nodes and nodes[0].graph is not None else None
     return _Names(model, dict.fromkeys(scopes)).copies(nodes) if model is not None and model.hiding else {}
 

@@ -69,7 +69,10 @@ def make_call(
 
 
 def admit(graph: Graph, node: Node) -> None:
-    """Import the domain of a node's operator, if missing. Raises DomainError, or EmissionError if unknown."""
+    """Import the domain of a node's operator into the model and the function around `graph`, if missing.
+
+    Raises DomainError if the domain is not allowed, and EmissionError for an unknown operator.
+    """
     domain = node.op.rpartition("::")[0]
     opset = opset_for(graph, node.op)
     if not is_known(node.op, opset) and not graph.model.has_function(node.op):
@@ -113,7 +116,10 @@ def check_call(
 
 
 def type_results(node: Node, defined: Signature, kinds: Sequence[int]) -> None:
-    """Set the element types of a valid call's results from those of its operands, `kinds`, 0 if unknown."""
+    """Set the element types of a node's results by the signature, from the element types of its operands, 0 if unknown.
+
+    An invalid call gives no types.
+    """
     bound: dict[str, int] = {}
     counts = node.inputs, len(node.outputs)
     if not _objection(node.op, 0, defined, *counts, node.proto.attribute[:], known=False):

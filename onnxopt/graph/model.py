@@ -242,7 +242,10 @@ class Model:
         return add_function(self, function)
 
     def remove_function(self, op: str) -> None:
-        """Remove a function (qualified name), overloads too. Raises UsageError if absent, InvariantError if called."""
+        """Remove the function that defines an operator (qualified name), with all its overloads.
+
+        Raises UsageError if the model has none, and InvariantError if a node calls it.
+        """
         labels = [label for label, f in self.functions.items() if qualified(f.proto.name, f.proto.domain) == op]
         if not labels:
             known = [label.removeprefix("function ") for label in self.functions]

@@ -155,7 +155,10 @@ class _Reader:
         return value
 
     def name_apart(self) -> None:
-        """Rename values that shadow an outer value, so that names are unique; in the index only, if bound by name."""
+        """Rename values that shadow an outer value, so that a node may read any visible value by name.
+
+        Values bound by name are renamed in the index only.
+        """
         for value in self.hiding:
             old, graph = value.name, value.graph
             value.rename(self.model.names.fresh(old))
@@ -222,7 +225,10 @@ class _Reader:
                 self.define(graph, sparse.values.name)
 
     def read_around(self, branch: GraphProto) -> None:
-        """Remove inputs of an If branch that name outer values: the standard allows none, runtimes read the values."""
+        """Remove inputs of an If branch that name outer values. The standard allows a branch no inputs.
+
+        Runtimes without this check read the outer values.
+        """
         if branch.input:
             kept = [i for i in branch.input if not any(i.name in table for table in self.scopes)]
             del branch.input[:]
@@ -296,7 +302,10 @@ def makers(node: Node, graph: Graph) -> set[Node]:
 
 
 def stable_order(needs: Sequence[Iterable[int]]) -> list[int]:
-    """Return 0, 1, … in topological order, small numbers first. `needs[i]`: those before i. Raises CycleError."""
+    """Return 0, 1, … in topological order, the smallest possible number first. `needs[i]`: the numbers before i.
+
+    Raises graphlib.CycleError.
+    """
     from graphlib import TopologicalSorter
     from heapq import heappop, heappush
 

@@ -175,7 +175,10 @@ def where(graph: Graph, op: str, place: object) -> str:
 
 
 def opset_for(graph: Graph, op: str, place: object = None) -> int:
-    """Return the domain version of `op` in force in `graph`, or to import. Raises DomainError if not allowed."""
+    """Return the version of the operator's domain in force in `graph`, or the version to import.
+
+    Raises DomainError for a domain that is neither imported nor allowed.
+    """
     domain, _, op_type = op.rpartition("::")
     version = graph.opset(domain)
     if version or not domain:

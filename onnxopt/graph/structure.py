@@ -193,7 +193,10 @@ def check_model(model: Model) -> None:
 def _check_names(
     scope: Graph, outer: Mapping[str, Value], users: dict[Value, dict[Node, int]], outputs: dict[Value, int]
 ) -> None:
-    """Check names, defined once and before each read, below those of `outer`; count users and outputs of values."""
+    """Check that each name is defined once, and before it is read; count the users and outputs of each value.
+
+    `outer`: the values visible around the scope.
+    """
     defined = dict(outer)
     for value in scope.inputs:
         _define(scope, value, defined)

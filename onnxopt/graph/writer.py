@@ -184,7 +184,10 @@ def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
 
 
 def _name_apart(graph: Graph, nodes: list[Node]) -> None:
-    """Give nodes of duplicate names, as of inlined bodies, new names: runtimes refuse duplicates in a scope."""
+    """Give nodes of duplicate names in a scope new names, since runtimes refuse duplicates.
+
+    Duplicates arise from inlined bodies, and where several nodes replace a single node.
+    """
     names: set[str] = set()
     for node in nodes:
         proto = node.proto

@@ -114,7 +114,10 @@ class Report:
 
 
 class DifferentResult(VerificationError):
-    """The result differs, or is not proven although required. Nothing was written; see `report`."""
+    """The result differs from the original, or is not proven although required. Nothing was written.
+
+    `report` gives the details.
+    """
 
     def __init__(self, report: Report) -> None:
         verification = report.verification
@@ -197,7 +200,10 @@ def _with_names(options: OptimizeOptions, model: Model) -> OptimizeOptions:
 
 
 def _finish(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
-    """Declare known shapes (`outputs`: as sizes were given) and rename, after the passes, which use file names."""
+    """Declare known shapes and rename, after the passes: places and matches use the names of the file.
+
+    outputs: declare shapes of outputs, as sizes were given.
+    """
     if not (outputs or options.infer_shapes or options.rename or options.name_nodes):
         return
     from onnxopt.optimizer import finish

@@ -80,7 +80,10 @@ def _reporting_advice(rolled_back: Sequence[RolledBack]) -> str:
 
 
 def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
-    """Yield warnings for loaded plugins without a registered and requested pass, or a declared reference."""
+    """Yield warnings for loaded plugins without a running pass: a pass must be registered and requested.
+
+    A plugin may also only declare references.
+    """
     if not plugins:
         return
     from onnxopt.pipeline.registry import registered_by
@@ -273,7 +276,10 @@ def keep_failure(
 def _accuse(
     source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
 ) -> PassContext:
-    """Repeat the run with checks after each pass, name the faulty pass in `error`, and return the context."""
+    """Repeat the run with a check after each pass, and name the faulty pass in `error`.
+
+    Returns the checking context.
+    """
     from onnxopt.pipeline.instruments import CheckEach
 
     checking = replace(ctx, instruments=(CheckEach(),), trace=None)

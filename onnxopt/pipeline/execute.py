@@ -164,7 +164,10 @@ def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:
 def _run_leaf(
     p: Pass, model: Model, ctx: PassContext, left: Left | None
 ) -> tuple[int, Mapping[Node, Sequence[str]]] | None:
-    """Run a pass without children, which last left the model as `left`. Returns (clock, declined nodes) if known."""
+    """Run a pass without children. Returns (clock, declined nodes) if reported by the pass.
+
+    `left`: state in which the pass last left the model.
+    """
     assert ctx.report is not None
     record = ctx.report.of(p.name)
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None

@@ -276,7 +276,10 @@ class CheckEach(Instrument):
 
 
 class VerifyEach(Instrument):
-    """Compares the model with the original file after each changing pass; VerificationError if they differ."""
+    """After each pass with changes compares the model with the original file in onnxruntime.
+
+    Raises VerificationError at the first pass with a different result.
+    """
 
     def __init__(self, original: str | Path, options: VerifyOptions | None = None) -> None:
         self.original = Path(original)

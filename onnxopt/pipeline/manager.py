@@ -21,7 +21,10 @@ Check = Callable[[Model], None]
 
 
 def in_order(passes: Sequence[Pass]) -> list[Pass]:
-    """Return `passes` in stable topological order by `after` and `before`. Raises UsageError with a cycle."""
+    """Return `passes` ordered so that each comes after passes in its `after`, and before passes in its `before`.
+
+    Stable topological sort. Raises UsageError with the cycle.
+    """
     index: dict[str, list[int]] = {}
     for i, p in enumerate(passes):
         index.setdefault(p.name, []).append(i)

@@ -234,7 +234,10 @@ def generate_pattern_op_partitions(
     exact: bool | None = None,
     **options: Any,
 ) -> list[Partition]:
-    """Return the largest parts of nodes in matches or accepted by `op_support`; `options`: of the partitioner."""
+    """Return the largest parts of `graph` whose nodes are covered by a match of `patterns` or accepted by `op_support`.
+
+    `options` are those of CapabilityPartitioner.
+    """
     support = create_pattern_support(patterns, exact=exact)
     both = support if op_support is None else any_chain(support, op_support)
     return CapabilityPartitioner(graph, both, **options).propose()

@@ -237,7 +237,10 @@ def is_rule(name: str) -> bool:
 
 
 def pass_or_rule(name: str) -> list[tuple[type[Pass], list[Rule]]]:
-    """Return [(pass, rules)] of a pass name, or [(pass, [rule]), …] of a rule in several passes. Raises UsageError."""
+    """Return [(pass, all its rules)] for a pass name, or [(pass, [rule]), …] for a rule name: each pass that has it.
+
+    Raises UsageError with the nearest names.
+    """
     passes = all_passes()
     dashed, plain = current_name(name), name.replace("-", "_")
     if dashed in passes:
@@ -289,7 +292,10 @@ def _execute(name: str, file: str) -> None:
 
 
 def load_module(source: str) -> None:
-    """Import a file (`passes.py`) or module (`package.passes`) that registers passes. Raises UsageError."""
+    """Import a Python file (`passes.py`) or module (`package.passes`) that registers passes.
+
+    Raises UsageError if the import fails, or if rules belong to no pass.
+    """
     from onnxopt.verification.runtime import DECLARED, name_plugin
 
     before, referred = set(_PASSES), set(DECLARED)

@@ -33,7 +33,10 @@ def _its_own(default: Any) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Composite(Pass):
-    """A pass made of passes, known to contexts, reports and, if registered, pipeline text by its `name`."""
+    """A pass made of passes. A `name` makes it known to contexts, reports and, if registered, pipeline text.
+
+    `opt_level` and `required` as in PassInfo.
+    """
 
     info = PassInfo("composite", opt_level=0)
     passes: tuple[Pass, ...] = ()
@@ -120,7 +123,10 @@ _NO_PASSES: Final[Mapping[str, LazyPass]] = {}
 
 
 def parse_pipeline(text: str, later: Mapping[str, LazyPass] = _NO_PASSES) -> Sequential:
-    """Return the passes of a text; those in `later`, without options, stay lazy. Raises UsageError with the place."""
+    """Return the passes named by `text`; passes in `later` without options stay lazy.
+
+    Raises UsageError with line and column.
+    """
     try:
         return _Parser(text, later).everything()
     except RecursionError:

@@ -68,7 +68,10 @@ def declared(name: str) -> ConfigKey:
 
 
 def config_keys(*, plugins: bool = True) -> dict[str, ConfigKey]:
-    """Return declared keys and `PASS.OPTION` of all registered passes, by name; without `plugins` of loaded ones."""
+    """Return every key by name: declared keys, and `PASS.OPTION` for each option of a registered pass.
+
+    Without `plugins` only loaded passes count.
+    """
     keys = dict(DECLARED)
     for cls in all_passes(plugins=plugins).values():
         for key, f in options_by_key(cls).items():
@@ -149,7 +152,10 @@ _VERSION: Final = r"(\d{1,9}\.\d{1,9})([.+a-z]\S*)?"  # the first two numbers co
 
 
 def all_targets(*, plugins: bool = True) -> list[str]:
-    """Return `any`, the common targets, and targets of passes; without `plugins` of loaded passes only."""
+    """Return the valid target names: `any`, common ones, and targets of passes.
+
+    Without `plugins` only loaded passes count.
+    """
     passes = (*all_passes(plugins=plugins).values(), *defined_passes())
     return [ANY, *sorted({*COMMON, RUNTIME, *(target for cls in passes for target in cls.info.targets)} - {ANY})]
 

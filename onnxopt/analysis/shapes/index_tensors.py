@@ -202,7 +202,10 @@ class Box(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """`size` indices of a data axis from `start`, to a computed `end`, along `axis` of the index tensor (or None)."""
+    """Indices along a data axis: `size` consecutive indices from `start`.
+
+    `end`: computed upper bound, if any. `axis`: the index tensor's axis of counting, or None.
+    """
 
     start: int
     size: Dim

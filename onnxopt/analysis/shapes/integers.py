@@ -252,7 +252,10 @@ def _filled(s: ShapeData, n: Node) -> Array | None:
 
 
 def chosen_parts(s: ShapeData, where: Node, content: Sequence[Size | None]) -> list[Value | list[int]] | None:
-    """Return parts of a Where's result, numbers and values of concatenated operands; None if more is needed."""
+    """Return the parts of a Where's result, in order: numbers, and values taken from concatenated operands.
+
+    None if further elements are needed.
+    """
     there: dict[int, list[Part]] = {}
     for concat in (producer(v, "Concat") for v in where.inputs[1:]):
         if concat is not None:

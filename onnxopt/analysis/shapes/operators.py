@@ -122,7 +122,10 @@ def _of_weights(w: Dims, channels: Size) -> PartialDims | None:
 
 
 def least_read(n: Node) -> Iterator[tuple[str, int]]:
-    """Yield (symbol, minimum) for the spatial dims of a Conv: image and padding must hold a window."""
+    """Yield (symbol, minimum) for the spatial dims of a Conv, whose window must fit.
+
+    Runtimes reject an empty image, unless the padding holds a window.
+    """
     x, w = (types.shape(v) for v in n.inputs[:2])
     if x is None or w is None or len(x) != len(w) or n.attr("auto_pad") not in (None, "NOTSET"):
         return

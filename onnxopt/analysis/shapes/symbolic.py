@@ -109,7 +109,10 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Size:
 
 
 def divide(a: Size, b: Size) -> Size | None:
-    """Return a / b, b not 0, if proven exact for all symbols, by long division of polynomials; else None."""
+    """Return a / b if exact for all values of the symbols; None if not proven.
+
+    `b` is assumed not to be zero. Polynomial long division by the leading term of `b`.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
     divisor = _terms(b)
