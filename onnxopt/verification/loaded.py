@@ -193,6 +193,7 @@ class Loaded(Original):
 
                 program = self.runner(0).program
                 _ = program.changing if plan.hides else None
+                _ = self.work  # decides whether the files are compared before pieces
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.

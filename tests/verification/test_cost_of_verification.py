@@ -9,9 +9,12 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from onnxopt.verification import Verifier, run
+from onnxopt.verification import Verifier, VerifyOptions, original, run
 from onnxopt.verification.inputs.cases import OWN, SINGLE, sizes
 from onnxopt.verification.inputs.planning import make_plan, products
+from onnxopt.verification.job import Job, Submission
+from onnxopt.verification.job_runner import JobRunner
+from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.value_numbers import elements
@@ -141,3 +144,17 @@ def test_changes_of_last_bits_are_the_same_for_equal_numbers() -> None:
     assert len(np.unique(moved)) == 1 and moved[0] != np.float32(0.1)
     several = last_bit(np.tile(np.array([0.1, 0.3], np.float32), 50), Draws(0))
     assert len(np.unique(several)) == 4
+
+
+def test_the_work_of_a_picture_with_a_decision_is_measured_before_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = HEAD + "(float[1, 3, 112, 112] x) => (bool[1, 3, 112, 112] y) <float half = {0.5}> { y = Less (x, half) }"
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    measured: list[str] = []
+    monkeypatch.setattr(original, "products", lambda path, feeds: measured.append(path) or 1)
+    runner = JobRunner(Judge(), lambda event: None)
+    runner.open(Job(str(tmp_path / "m.onnx"), VerifyOptions(), ("A", "B")))
+    assert len(measured) == 1
+    assert runner.verify(Submission(str(tmp_path / "m.onnx"), VerifyOptions())).status == "equal"
+    assert len(measured) == 1
