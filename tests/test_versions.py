@@ -11,8 +11,8 @@ import onnxruntime as rt
 import pytest
 
 import onnxopt
+from onnxopt.batch import Job
 from onnxopt.batch.cache import Cache
-from onnxopt.batch.job import Job
 from onnxopt.pipeline.reproducer import environment
 from onnxopt.runtime import version_of
 from tests.samples import sample

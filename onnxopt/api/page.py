@@ -61,7 +61,7 @@ def report(
             return _page(compare_files(files[0]).to_dict(), staged, progress)
     with _opened([original, result], output, record) as ((a, b), staged):
         from onnxopt.comparison import compare_files, read_history
-        from onnxopt.comparison.repetition import judge, repeat
+        from onnxopt.comparison.history import judge, repeat
 
         options = make_options(**settings)
         history = read_history(Path(record)) if record is not None else repeat(a, options, progress)

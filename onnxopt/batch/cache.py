@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from onnxopt.batch.job import Job
+from onnxopt.batch import Job
 from onnxopt.batch.places import file_digest, files_of
 from onnxopt.io.load import Watch, named_files
 

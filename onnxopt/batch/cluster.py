@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onnxopt.batch.job import Job, Outcome
+from onnxopt.batch import Job, Outcome
 from onnxopt.batch.places import is_url
 from onnxopt.batch.run import run
 from onnxopt.errors import UsageError

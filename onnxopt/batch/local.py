@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from onnxopt.batch.job import Done, Job, Outcome
+from onnxopt.batch import Done, Job, Outcome
 from onnxopt.batch.places import clear_staging
 from onnxopt.worker.process import end_ahead, ending, start
 

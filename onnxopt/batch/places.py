@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from onnxopt.batch.job import Job
+from onnxopt.batch import Job
 from onnxopt.errors import ModelError, UsageError, WriteError, listed, plain, unwritable
 from onnxopt.io.external import ExternalData, data_files, external_tensors, file_of
 from onnxopt.io.load import named_files, read_proto

@@ -9,9 +9,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt.batch import places
+from onnxopt.batch import Job, Outcome, places
 from onnxopt.batch.cache import Cache, Key
-from onnxopt.batch.job import Job, Outcome
 from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unreadable, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.load import Watch, named_files

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import IO, Final
 
-from onnxopt.batch.job import Done, Job
+from onnxopt.batch import Done, Job
 from onnxopt.batch.run import run
 from onnxopt.worker import peak_memory
 from onnxopt.worker.service import LARGE, Spare

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from onnxopt.batch import Job, Outcome, worst_code
 from onnxopt.batch.budget import Budget
-from onnxopt.batch.job import Job, Outcome, worst_code
 from onnxopt.batch.local import run_locally
 from onnxopt.batch.places import destinations, refuse_shared
 from onnxopt.batch.run import run

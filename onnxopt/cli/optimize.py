@@ -172,7 +172,7 @@ def _run_many(
     output: OutputSettings,
     besides: tuple[Path | None, ...],
 ) -> int:
-    from onnxopt.batch.job import Job
+    from onnxopt.batch import Job
     from onnxopt.cli.batch import optimize_many, places
 
     pairs = places(models, asked["out_dir"], asked["in_place"], asked["check"])

@@ -14,8 +14,7 @@ from onnxopt.analysis.stats import ModelStats, model_stats
 from onnxopt.analysis.types import infer
 from onnxopt.comparison.counterparts import Counterparts, Fate, Marks, match
 from onnxopt.comparison.drawing import drawing
-from onnxopt.comparison.history import History
-from onnxopt.comparison.records import LARGE, GraphRecord, elements, graph_record, is_elsewhere, same_constant
+from onnxopt.comparison.records import LARGE, GraphRecord, History, elements, graph_record, is_elsewhere, same_constant
 from onnxopt.errors import refused, told
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value

@@ -13,8 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
 
-from onnxopt.comparison.history import History
-from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord, is_elsewhere, same_constant
+from onnxopt.comparison.records import ABSENT, GraphRecord, History, NodeRecord, is_elsewhere, same_constant
 from onnxopt.graph.value import Value
 from onnxopt.pipeline.journal import Entry
 from onnxopt.proto.messages import tensor_bytes

@@ -1,4 +1,4 @@
-"""Records of a model's graph: nodes, values and scopes by index.
+"""Records of a model's graph (nodes, values and scopes by index), and of a run.
 
 Details are read from the model on demand: of a large graph, few are shown.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from onnx import AttributeProto
 
@@ -17,6 +17,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import attribute_text, constant_text, shape_text
 from onnxopt.graph.value import Value
+from onnxopt.pipeline.journal import Entry
 from onnxopt.proto.messages import BODY_TYPES, attribute_value, is_external, type_name
 
 ABSENT: Final = -1  # an omitted optional input or output
@@ -140,3 +141,14 @@ def _attribute(a: AttributeProto) -> str:
     if a.type == AttributeProto.TENSOR:
         return shape_text(type_name(a.t.data_type).lower(), tuple(a.t.dims))
     return attribute_text(attribute_value(a))
+
+
+@dataclass
+class History:
+    """History of a run: its report, passes and rewrites."""
+
+    report: dict[str, Any]  # `api.Report.to_dict()`
+    timeline: list[dict[str, Any]] = field(default_factory=list)  # runs of passes, [] if unknown
+    journal: list[Entry] = field(default_factory=list)  # rewrites, [] if unknown
+    repeated: bool = False  # found by repeating the run
+    result: tuple[int, bytes] | None = None  # signature of the graph made by the repetition

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from onnxopt.batch.job import Outcome, worst_code
+from onnxopt.batch import Outcome, worst_code
 from onnxopt.batch.places import destinations
 from onnxopt.errors import UsageError
 from onnxopt.reporting.batch import junit, workflow_commands

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onnxopt
-from onnxopt.batch.job import Job, Outcome
+from onnxopt.batch import Job, Outcome
 from onnxopt.batch.local import run_locally
 from onnxopt.batch.run import run
 from onnxopt.optimizer import OptimizeOptions

@@ -12,9 +12,8 @@ from onnx import TensorProto, helper
 
 from onnxopt.comparison import compare as comparing
 from onnxopt.comparison import compare_files, drawing
-from onnxopt.comparison.history import History
-from onnxopt.comparison.records import graph_record
-from onnxopt.comparison.repetition import repeat
+from onnxopt.comparison.history import repeat
+from onnxopt.comparison.records import History, graph_record
 from onnxopt.graph.node import Node
 from onnxopt.io import load, save
 from onnxopt.optimizer import OptimizeOptions, optimize_model

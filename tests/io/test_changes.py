@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import onnxopt
-from onnxopt.batch.job import Job
+from onnxopt.batch import Job
 from onnxopt.batch.run import run
 from onnxopt.errors import ModelError
 from onnxopt.graph import Model
