@@ -193,7 +193,7 @@ def test_long_names_stand_alone_on_a_line(monkeypatch: pytest.MonkeyPatch, model
     monkeypatch.chdir(model.parent)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
-    monkeypatch.setattr("onnxopt.reporting.progress._is_seen", lambda: False)
+    monkeypatch.setattr("onnxopt.reporting.progress._is_terminal", lambda: False)
     done = CliRunner().invoke(cli, [word.replace("NAME", LAYER.format(2)) for word in command.split()])
     assert done.exit_code in (0, 1) and not isinstance(done.exception, Exception), done.output
     lines = [line.strip() for line in unstyle(done.output).splitlines() if not line.startswith("next: ")]
