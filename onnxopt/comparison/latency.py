@@ -26,7 +26,7 @@ from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.feeding import Data, feed, read_array
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import fix_dims, make_plan
-from onnxopt.verification.options import library_files
+from onnxopt.verification.job import library_files
 from onnxopt.verification.run import reason
 from onnxopt.verification.runtime import find_runtime
 from onnxopt.verification.two_files import check_interface, read

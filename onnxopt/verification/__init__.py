@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.startup import lazy
 
 if TYPE_CHECKING:
-    from onnxopt.verification.options import VerifyOptions
+    from onnxopt.verification.job import VerifyOptions
     from onnxopt.verification.records import Verification
     from onnxopt.verification.verifier import Verifier, let_in, verify
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # Lazy: the worker needs no `verifier`, and runs without verification need no options and no records.
-_HOMES: Final = {"options": ("VerifyOptions",), "verifier": ("Verifier", "let_in", "verify")}
+_HOMES: Final = {"job": ("VerifyOptions",), "verifier": ("Verifier", "let_in", "verify")}
 __getattr__ = lazy(__name__, {**_HOMES, "records": ("Verification",)})
 
 # Verdicts. The first five accept a result.
