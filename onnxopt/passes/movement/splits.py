@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, one_of, op, rewrite, var
 from onnxopt.rewriting.index_maps import constant_target
 from onnxopt.rewriting.rule import listed_axes
-from onnxopt.rewriting.spans import EXTRACTOR, Taken, taken
+from onnxopt.rewriting.spans import EXTRACTOR, taken
 
 _CUTS: Final = ("Slice", "Gather", EXTRACTOR)
 _MAX_STACKED: Final = 100  # parts
@@ -24,36 +24,35 @@ _MAX_STACKED: Final = 100  # parts
 @rewrite(one_of(*_CUTS)(var("x"), ..., name="first"))
 def split_of_slices(m: Match, x: Value) -> dict[Value, Value]:
     """x[:a], x[a:b], x[b:] = Split(x), for Slices, and Gathers of indices one after the other."""
-    found = _cut(m.first)
-    if found is None or found.spans[m.first.output].start:
-        m.skip()  # the first part acts for all
-    cuts = _cuts_along(x, found.axis)
-    spans = sorted(cuts)
-    covers = len(spans) > 1 and spans[-1][1] == found.size and all(a[1] == b[0] for a, b in pairwise(spans))
-    m.require(covers and all(start < end for start, end in spans), "a gap, an overlap, or not all of the axis")
-    m.put_behind(x)
-    parts = m.op.Split(x, m.ints([end - start for start, end in spans]), axis=found.axis, outputs=len(spans))
-    return {node.output: part for span, part in zip(spans, parts) for node in cuts[span]}
+    if x.constant or next(_cutters(x), None) is not m.first:
+        m.skip()  # the first reader acts for all: each asks all readers
+    made = dict[Value, Value]()
+    for (axis, size), cuts in _cuts_of(m, x).items():
+        spans = sorted(cuts)
+        follow = all(a[1] == b[0] < b[1] for a, b in pairwise([(0, 0), *spans]))
+        if follow and len(spans) > 1 and spans[-1][1] == size:
+            m.put_behind(x)
+            parts = m.op.Split(x, m.ints([end - start for start, end in spans]), axis=axis, outputs=len(spans))
+            made |= {node.output: part for span, part in zip(spans, parts) for node in cuts[span]}
+    m.require(made, "a gap, an overlap, or not all of the axis")
+    return made
 
 
-def _cut(node: Node) -> Taken | None:
-    """Return the only span that a node takes of a computed value, with its axis; picks of shape vectors are none."""
-    source = node.inputs[0]
-    if source is None or source.constant or source.graph is not node.graph or not node.output.is_used:
-        return None
-    found = taken(node)
-    is_pick = found is not None and (found.drops or (node.op != "Slice" and types.rank(source) == 1))
-    return None if found is None or is_pick or not found.alone else found
+def _cutters(x: Value) -> Iterator[Node]:
+    """Yield the readers of `x` that may take a span."""
+    return (n for n in x.users if n.op in _CUTS and n.inputs[0] is x and n.graph is x.graph)
 
 
-def _cuts_along(x: Value, axis: int) -> dict[tuple[int, int], list[Node]]:
-    """Return the nodes that take a span of an axis, by (start, end)."""
-    cuts: dict[tuple[int, int], list[Node]] = {}
-    for node in x.users:
-        found = _cut(node) if node.op in _CUTS and node.inputs[0] is x else None
-        span = found.bounds(node.output) if found is not None and found.axis == axis else None
-        if span is not None:
-            cuts.setdefault(span, []).append(node)
+def _cuts_of(m: Match, x: Value) -> dict[tuple[int, int], dict[tuple[int, int], list[Node]]]:
+    """Return the nodes that take one span of `x`, by (axis, its length), and (start, end); not picks."""
+    cuts: dict[tuple[int, int], dict[tuple[int, int], list[Node]]] = {}
+    for node in _cutters(x):
+        found = taken(node) if node.output.is_used else None
+        if found is None or found.size is None or not found.alone:
+            continue
+        span, is_pick = found.bounds(node.output), found.drops or (node.op != "Slice" and m.rank(x) == 1)
+        if span is not None and not is_pick:
+            cuts.setdefault((found.axis, found.size), {}).setdefault(span, []).append(node)
     return cuts
 
 
@@ -157,11 +156,13 @@ def _reshapes_one(reshape: Node, axis: int) -> bool:
 @rewrite(op.Unsqueeze(op.Gather(var("x"), var("index"), name="pick"), ..., name="reader"))
 def picks_of_unsqueezed(m: Match, x: Value, index: Value) -> dict[Value, Value]:
     """Unsqueeze(Gather(x, i)) = Gather(Unsqueeze(x), i), for several i."""
-    own = _pick_of(m.reader)
+    own = None if x.constant else _pick_of(m.reader)
+    if own is None:
+        m.skip()
     readers = [r for n in x.users if n.op == "Gather" and (r := sole_reader(n.output, "Unsqueeze")) is not None]
     picks = [(r.output, p) for r in readers if r.graph is m.graph and (p := _pick_of(r)) is not None]
-    alike = {v: p.place for v, p in picks if own is not None and p[1:] == own[1:]}
-    if own is None or x.constant or len(alike) < 2:
+    alike = {v: p.place for v, p in picks if p[1:] == own[1:]}
+    if len(alike) < 2:
         m.skip()
     rank = len(m.dims(x)) + len(own.axes)
     axis = [*(i for i in range(rank - 1) if i not in own.axes), rank - 1][own.axis]
