@@ -204,14 +204,13 @@ def quantized(m: Match, x: Value) -> bool:
 
 
 def widens(m: Match, x: Value, c: Value) -> bool:
-    """Whether broadcasting `x` with the constant `c` may give more or larger dims than `x` has."""
-    dims = c.constant_type()[1]
+    """Whether broadcasting `x` with `c` may give more or larger dims than `x` has."""
+    dims, shape = m.shape(c), m.shape(x)
     if not dims:
-        return False
-    shape = m.shape(x)
+        return dims is None
     if shape is None or len(shape) < len(dims):
         return True
-    return any(d not in (1, n) for d, n in zip(dims, shape[len(shape) - len(dims) :]))
+    return any(d is None or d not in (1, n) for d, n in zip(dims, shape[len(shape) - len(dims) :]))
 
 
 def is_number(m: Match, c: Array, x: Value) -> bool:

@@ -86,6 +86,6 @@ def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
     describe_as(split.proto, node.proto)
     for user, i in readers.items():
         if i is not None and user.output is not parts[i]:
-            user.output.replace_all_uses_with(parts[i])
+            parts[i] = user.output.replace_all_uses_with(parts[i])  # an output keeps its value
         graph.remove(user)
     graph.remove(node)

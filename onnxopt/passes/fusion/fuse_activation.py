@@ -150,6 +150,7 @@ def elu(m: Match, x: Value, other: Value | None = None, alpha: Array | None = No
     """Where(x > 0, x, a (exp(x) - 1)) = Relu(x) + Min(a (exp(x) - 1), 0) = Elu(x, alpha = a)."""
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     m.require(alpha is None or (is_number(m, alpha, x) and 0 < alpha.item() < math.inf), "no finite factor above 0")
+    m.require(other is None or not widens(m, x, other), "the choice that is not taken may widen x")
     return m.op.Elu(x, alpha=1.0 if alpha is None else float(alpha.item()))
 
 
