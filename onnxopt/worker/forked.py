@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from typing import NoReturn
 
-if sys.platform == "linux":  # Windows copies no process; libraries of macOS do not bear it
+if sys.platform == "linux":  # Windows copies no process; libraries of macOS do not bear a copy
 
     class Forked:
         """A copy of this process that runs `program`, with the parts of Popen's interface that `Worker` uses.

@@ -18,7 +18,7 @@ from onnxopt.rewriting.attention import PROBABILITIES, is_regular, scores_behind
 
 # Permutations that exchange [batch, rows, heads, width] and [batch, heads, rows, width], and the same without a batch.
 _TURNS: Final = ([0, 2, 1, 3], [1, 0, 2])
-_MAX_BLOCKS: Final = 8
+_MAX_BLOCKS: Final = 8  # each is an operator more
 _FEW_SCORES: Final = 512  # bytes, for the rule without its pass
 _OF_UNKNOWN: Final = "the number of queries or keys is unknown"
 _OTHER_TURN = "not rows and heads are exchanged"

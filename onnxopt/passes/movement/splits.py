@@ -25,7 +25,7 @@ _MAX_STACKED: Final = 100  # parts
 def split_of_slices(m: Match, x: Value) -> dict[Value, Value]:
     """x[:a], x[a:b], x[b:] = Split(x), for Slices, and Gathers of indices one after the other."""
     if x.constant or next(_cutters(x), None) is not m.first:
-        m.skip()  # the first reader acts for all: each asks all readers
+        m.skip()  # the first reader acts for all: if each asked all readers, the cost would be quadratic
     made = dict[Value, Value]()
     for (axis, size), cuts in _cuts_of(m, x).items():
         spans = sorted(cuts)
