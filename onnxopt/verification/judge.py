@@ -231,9 +231,9 @@ class Judge(Loaded):
     def shake_ahead(self) -> None:
         """Measure `_by_inputs` for the known cases while the original is loaded, as a result unloads the original.
 
-        Also if a result waits: folded convolutions mostly ask, and loading the original again takes longer.
+        Only if results mostly ask: with folded normalizations. Otherwise a run costs more than a rare second load.
         """
-        for case, values in self.kept.values() if self._may_shake() else ():
+        for case, values in self.kept.values() if self.planned.normalizes and self._may_shake() else ():
             self._by_inputs(case, values)
 
     def _measured(

@@ -125,6 +125,7 @@ class Plan:
     hides: bool = False  # some part may not run, depending on data
     random: bool = False  # draws random numbers
     stateful: bool = False  # runs change weights
+    normalizes: bool = False  # has a BatchNormalization: folded into weights, it rounds them anew
     narrow: bool = False  # an input or output has a type unknown to numpy
     cuts: bool = False  # has an operator that only changes large values
     mutes: bool = False  # has a Relu after a matrix product, which may mute a channel in all rows by chance

@@ -133,8 +133,9 @@ def _is_guessed(plan: Plan, graph: GraphProto) -> bool:
 
 
 def _add_operators(plan: Plan, graph: GraphProto, functions: Iterable[FunctionProto], ops: frozenset[str]) -> None:
-    """Set the properties that follow from operators which decide, mute or cut off values."""
+    """Set the properties that follow from the operators: deciding, normalizing, muting, cutting off, hiding."""
     plan.decides = not ops.isdisjoint(MAY_DECIDE) and Deciding(graph, functions).found
+    plan.normalizes = "BatchNormalization" in ops
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
