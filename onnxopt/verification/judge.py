@@ -229,11 +229,8 @@ class Judge(Loaded):
         return {o: SHAKEN * share for o, share in self.shaken[case.name].items()}
 
     def shake_ahead(self) -> None:
-        """Measure `_by_inputs` for the known cases while the original is loaded, as a result unloads the original.
-
-        Only if results mostly ask: with folded normalizations. Otherwise a run costs more than a rare second load.
-        """
-        for case, values in self.kept.values() if self.planned.normalizes and self._may_shake() else ():
+        """Measure `_by_inputs` for the known cases while the original is loaded, as a result unloads the original."""
+        for case, values in self.kept.values() if self._may_shake() else ():
             self._by_inputs(case, values)
 
     def _measured(

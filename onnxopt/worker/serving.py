@@ -51,6 +51,15 @@ STARTING: Final = "at its start"
 Tell = Callable[[Any], None]  # announces a state or event to the parent
 
 
+def is_asked() -> bool:
+    """Return whether a request waits for this worker; False where pipes cannot be asked."""
+    if sys.platform == "win32":
+        return False
+    import select
+
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
 class Refused(Exception):
     """The original cannot be run here; the message says why."""
 
