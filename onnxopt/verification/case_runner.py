@@ -84,7 +84,8 @@ class CaseRunner:
             if time.monotonic() - began < _BRIEF and (self.plan.normalizes or not is_asked()):
                 self.judge.shake_ahead()
             self.judge.rest()  # a result is compared with kept outputs
-            self.judge.read_ahead()
+            if not is_asked():
+                self.judge.read_ahead()
 
     def _run_original(self) -> None:
         """Run the original on all requests. Raises Refused if no case runs."""

@@ -14,11 +14,12 @@ from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.case_runner import CaseRunner
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.inputs.windows import have_few_rows
+from onnxopt.verification.inputs.windows import has_few_rows
 from onnxopt.verification.job import LOOK, UNSHOWN, Answer
 from onnxopt.verification.judge import FAILURES
 from onnxopt.verification.loaded import UNSEEN
 from onnxopt.verification.model.decisions import Changing
+from onnxopt.verification.model.shapes import NOTHING
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
@@ -238,7 +239,8 @@ class SecondLook(CaseRunner):
         with contextlib.suppress(OSError, ValueError):
             pairs = Pairs(self.judge.runner(0).program, self.judge.runner(1).program)
             muted = [pairs.of[v] for v in pairs.made_from(self.plan.muted) if not pairs.by_name.is_made_alike(v)]
-            return have_few_rows(pairs.a.skeleton.proto, muted, sizes)
+            shapes = self.judge.side(0).shapes if muted else {}
+            return any(has_few_rows(shapes.get(name, NOTHING).shape or (), sizes) for name in muted)
         return False
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:

@@ -32,7 +32,7 @@ from onnxopt.verification.model.operators import (
     having,
     operator,
 )
-from onnxopt.verification.model.shapes import NOTHING, UNKNOWN, Call, Known, Shape, Shapes, Sized
+from onnxopt.verification.model.shapes import NOTHING, UNKNOWN, Call, Known, Shape, Shapes, Sized, shapes_of
 from onnxopt.verification.model.skeleton import Skeleton
 
 # -- sizes required by a model ----------------------------------------------------------------------------
@@ -285,7 +285,7 @@ _NO_DIMS: Final[frozenset[str]] = frozenset()
 
 
 class Side:
-    """A model with the uses of its inputs and its limits, both computed on first use."""
+    """A model with the uses of its inputs, its limits and shapes, each computed on first use."""
 
     def __init__(self, skeleton: Skeleton) -> None:
         self.skeleton = skeleton
@@ -294,6 +294,11 @@ class Side:
     def uses(self) -> Uses:
         """The uses of the inputs."""
         return Uses(self.skeleton.proto.graph, self.skeleton.proto.functions)
+
+    @functools.cached_property
+    def shapes(self) -> Mapping[str, Known]:
+        """The facts about values in terms of numbers and input symbols."""
+        return shapes_of(self.skeleton.proto.graph, self.skeleton.proto.functions)
 
     @functools.cached_property
     def sizes(self) -> Sizes:

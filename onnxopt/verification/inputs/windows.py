@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import ne
 from typing import Final, NamedTuple
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, NodeProto
 
 from onnxopt.verification.model.nodes import bodies_of, ordered
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
-from onnxopt.verification.model.shapes import Call, Known, shapes_of
+from onnxopt.verification.model.shapes import Call, Shape
 
 # -- windows ----------------------------------------------------------------------------------------------
 
@@ -311,13 +311,11 @@ def least_rows(shape: Sequence[int]) -> int:
     return math.prod(shape) // max(*shape, 1, 1)
 
 
-def have_few_rows(model: ModelProto, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
+def has_few_rows(shape: Shape, sizes: Sequence[Mapping[str, int]]) -> bool:
     """Return whether a value has few rows with the given sizes of dims in each case. Unknown dims count as 1."""
-    facts = shapes_of(model.graph, model.functions) if values else {}
 
-    def rows(name: str, known: Mapping[str, int]) -> int:
-        shape = facts.get(name, Known()).shape or ()
+    def rows(known: Mapping[str, int]) -> int:
         dims = [known.get(d, 1) if isinstance(d, str) else max(d, 1) for d in shape]
         return math.prod(dims[:1] if dims[2:] and {*dims[2:]} == {1} else dims[:-1])
 
-    return any(are_few(rows(name, known) for known in sizes) for name in values)
+    return are_few(map(rows, sizes))
