@@ -287,9 +287,13 @@ class Call:
     def rewritten(
         self, *, inputs: Collection[str] | None = None, without: Collection[str] = (), **attributes: Any
     ) -> list[NodeProto]:
-        """Return the steps so far, and the call with the given operands and attributes; None keeps the operands."""
+        """Return the steps so far, and the call with the given operands and attributes; None keeps the operands.
+
+        The call has no name: another node may be the last one, which `copy_description` describes.
+        """
         node = NodeProto()
         node.CopyFrom(self.node)
+        _undescribe(node)
         if inputs is not None:
             del node.input[:]
             node.input.extend(inputs)
@@ -317,9 +321,13 @@ class Call:
 
 def copy_description(made: NodeProto, node: NodeProto) -> None:
     """Give `made`, a node in place of `node`, the name, doc string and metadata of `node`."""
-    for field in ("name", "doc_string", "metadata_props"):
-        made.ClearField(field)
+    _undescribe(made)
     describe_as(made, node)
+
+
+def _undescribe(node: NodeProto) -> None:
+    for field in ("name", "doc_string", "metadata_props"):
+        node.ClearField(field)
 
 
 Form: TypeAlias = Callable[[Call], "list[NodeProto] | None"]

@@ -11,13 +11,20 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.conversion.call import Call, Inexpressible, KnownValues, copy_description, skeleton
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.schema import is_standard, raise_ir_version
 from onnxopt.proto.functions import called_functions
-from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes, attribute_bytes, body_graphs, training_graphs
+from onnxopt.proto.messages import (
+    DEFAULT_DOMAINS,
+    all_nodes,
+    attribute_bytes,
+    body_graphs,
+    numpy_dtype,
+    training_graphs,
+)
 from onnxopt.worker.limits import Limits
 
 LOWEST: Final = 11  # no older target: older opsets have no negative axes
@@ -100,6 +107,8 @@ def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits
     Raises ModelError for an operator without a form there.
     """
     conversion = Conversion(KnownValues(proto), current, target)
+    if conversion.crosses(11):
+        conversion.known.infer(proto, current)  # Pad has an operand of the type of its data from then on
     try:
         converted = _converted(proto, conversion, path, limits).graph
         _take_nodes(proto.graph, converted, conversion)
@@ -171,6 +180,8 @@ def _trimmed(names: Iterable[str]) -> list[str]:
 
 # Where the meaning of an operator changed: the converter sees an Identity of its first operand in its place.
 HIDDEN: Final = {"Hardmax": 13, "GroupNormalization": 21}
+# Where the converter makes a new node: the result gets another name, and adapters find nodes by their results.
+REPLACED: Final = frozenset({"Upsample"})
 
 
 class Conversion:
@@ -188,8 +199,10 @@ class Conversion:
         return self.current < version <= self.target
 
     def hide(self, graph: GraphProto) -> None:
-        """Put an Identity in place of each hidden node. Raises Inexpressible."""
+        """Put an Identity in place of each hidden node, and keep the names of replaced nodes. Raises Inexpressible."""
         for node in graph.node:
+            if node.op_type in REPLACED and all(o.name != node.output[0] for o in graph.output):
+                graph.output.append(ValueInfoProto(name=node.output[0]))  # the converter keeps the names of outputs
             if node.domain in DEFAULT_DOMAINS:
                 self._refuse(node)
                 if self.crosses(HIDDEN.get(node.op_type, 0)):
@@ -235,10 +248,16 @@ def _group_normalization(old: Call, new: Call) -> list[NodeProto]:
     return old.rewritten(inputs=[old.input(0), *(op("Reshape", operand, channels) for operand in wide)])
 
 
+def _pad(old: Call, new: Call) -> list[NodeProto]:
+    """Before opset 11, Pad had an attribute `value`. The converter makes it float32, or keeps it in the other modes."""
+    inputs = list(new.node.input[:2])
+    if old.attr("mode") == "constant" and old.attr("value"):
+        inputs.append(new.op.constant(old.attr("value"), numpy_dtype(old.element_type() or TensorProto.FLOAT)))
+    return new.rewritten(inputs=inputs, without=["value"])
+
+
 def _resize(old: Call, new: Call) -> list[NodeProto]:
     """Before opset 11, Resize read the element at x / scale, rounded down to enlarge, and up to shrink."""
-    if new.node.op_type != "Resize":
-        raise Inexpressible(f"{old.node.op_type}, which makes `{old.made[0]}`, became {new.node.op_type}")
     nearest = {"nearest_mode": _rounding(old)} if old.attr("mode") == "nearest" else {}
     return new.rewritten(coordinate_transformation_mode="asymmetric", **nearest)
 
@@ -256,6 +275,7 @@ def _rounding(old: Call) -> str:
 _ADAPTERS: Final[Mapping[str, tuple[int, Callable[[Call, Call], list[NodeProto]]]]] = {
     "Hardmax": (13, _hardmax),
     "GroupNormalization": (21, _group_normalization),
+    "Pad": (11, _pad),
     "Resize": (11, _resize),
     "Upsample": (11, _resize),
 }

@@ -131,7 +131,9 @@ def rename(model: Model, names: Mapping[str, str]) -> None:
     model.graph.initializers = {v.name: v for v in initializers}
     _rename_in_protos(model, called)
     model.version += 1
-    model.interface = interface_of(model.proto, model.graph.initializers)
+    required = {called.get(name, name) for name in model.interface[0]}
+    # The message still has the inputs of defaults that passes removed.
+    model.interface = interface_of(model.proto, [i.name for i in model.proto.graph.input if i.name not in required])
 
 
 def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:

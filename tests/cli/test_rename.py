@@ -99,6 +99,14 @@ def test_a_dict_in_python(model: Path) -> None:
         onnxopt.optimize(str(model), rename={"x": 1})  # type: ignore[dict-item]
 
 
+def test_a_default_without_readers_is_no_input_that_is_missing() -> None:
+    """Before IR version 4, initializers are inputs too."""
+    text = """<ir_version: 3, opset_import: ["" : 9]> g (float[N] x, float[1] unused) => (float[N] y)
+              <float[1] unused = {1}> { y = Neg (x) }"""
+    result = onnxopt.optimize(onnx.parser.parse_model(text), rename={"x": "tokens"}).model
+    assert [i.name for i in result.graph.input] == ["tokens"]
+
+
 def test_values_with_the_new_name_get_another_name() -> None:
     """Values that already have the new name get another one, in bodies too."""
     graph = onnx.parser.parse_graph(

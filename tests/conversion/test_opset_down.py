@@ -125,12 +125,16 @@ def lowered(before: ModelProto, target: int) -> ModelProto:
     assert convert_opset(after, target, Path("m.onnx"))
     onnx.checker.check_model(after, full_check=True)
     assert {o.version for o in after.opset_import} == {target}
+    names = [node.name for node in after.graph.node if node.name]
+    assert sorted(names) == sorted({node.name for node in before.graph.node} - {""})
     return after
 
 
 @pytest.mark.parametrize(("opset", "given", "text", "constants"), SAID)
 def test_older_forms_compute_the_same(opset: int, given: str, text: str, constants: str) -> None:
     before = model(opset, given, text, constants)
+    for node in before.graph.node:
+        node.name = f"named {node.output[0]}"
     tensor = before.graph.input[0].type.tensor_type
     feed: Any = np.random.default_rng(0).standard_normal([d.dim_value for d in tensor.shape.dim]) * 3
     feed = feed.astype(np.float32 if tensor.elem_type == 1 else np.int64)

@@ -74,6 +74,27 @@ def test_upsample(mode: str, version: int, opset: int) -> None:
     agree(model(version, X, f'y = Upsample <mode = "{mode}"{text}', held), opset)
 
 
+@pytest.mark.parametrize("opset", [10, 11, 13])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_an_upsample_in_between_keeps_its_name(mode: str, opset: int) -> None:
+    """The converter gives another name to the result of a node that it replaces."""
+    upsample = f'Upsample <mode = "{mode}"> (x, s)'
+    branches = f"then_branch = t () => (float[A, B, C, D] r) {{ o = {upsample} r = Neg (o) }},"
+    branches += f"else_branch = e () => (float[A, B, C, D] q) {{ q = {upsample} }}"
+    text = f"[up] u = {upsample} b = If (c) <{branches}> y = Add (u, b)"
+    after = agree(model(9, f"{X}, bool c", text, "float[4] s = {1, 1, 2, 3}"), opset)
+    (made,) = (n for n in after.graph.node if n.name == "up")
+    assert (made.op_type, list(made.output)) == ("Resize", ["u"])
+    assert len(after.graph.output) == 1
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+def test_the_value_of_a_pad(mode: str) -> None:
+    pad = f'Pad <mode = "{mode}", value = 2.0, pads = [0, 1, 0, 0, 0, 2]>'
+    agree(model(10, V, f"y = {pad} (x)"), 13)
+    agree(model(10, V, f"d = Cast <to = 11> (x) p = {pad} (d) y = Cast <to = 1> (p)"), 13)
+
+
 def test_a_body_reads_names_that_are_free() -> None:
     one = "y_flatten = Neg (x) y = If (c) <then_branch = t () => (float[A, B, C] r) { r = Hardmax (y_flatten) },"
     before = model(11, f"{V}, bool c", f"{one} else_branch = e () => (float[A, B, C] s) {{ s = Hardmax (x) }}>")
