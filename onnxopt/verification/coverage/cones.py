@@ -47,7 +47,8 @@ class Cone:
     def of(cls, walk: Walk, value: str, behind: Collection[str] = ()) -> Cone | None:
         """Return the cone of a value, starting from all cutpoints except `behind`.
 
-        None if too long, random, or with entries that are no tensors or were released.
+        An entry of A's nodes alone that depends on a value read by B's nodes alone is computed too. None if too long,
+        random, or with entries that are no tensors or were released.
         """
         a, of = walk.a, walk.pairs.of
         original, fed, fed_of_a = of[value], walk.fed, walk.fed_of_a
@@ -58,6 +59,8 @@ class Cone:
         asked = read.difference(entries)
         nodes = a.cone([original, *asked], fed_of_a, MAX_NODES + 1)
         entries = a.entries(nodes, fed_of_a.difference(asked))
+        if contrary := a.behind(asked, (), max(nodes, default=0)).intersection(entries) - read:
+            return cls.of(walk, value, {*behind, *walk.pairs.made_from([*contrary])})
         if len(nodes) > MAX_NODES or not a.random.isdisjoint(nodes) or not asked <= a.maker.keys():
             return None
         if any(len(tensors(walk, name)) < len(walk.original.values) for name in entries):
@@ -138,7 +141,8 @@ class Breakpoints:
         for k in range(len(node.input)):
             yield from filter(math.isfinite, breakpoints(node, k, self._numbers))
         if self._epsilons and node.op_type == "Add":
-            yield from (n for name in node.input for n in self._numbers(name) if 0 < n <= EPSILON)
+            added = (found for name in node.input if len(found := self._numbers(name)) == 1)  # biases are no epsilons
+            yield from (n for (n,) in added if 0 < n <= EPSILON)
         elif self._epsilons and node.op_type in _NORMALIZATIONS:
             yield next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
 

@@ -236,7 +236,8 @@ class Replay:
             differences = [d._replace(note=_OVER.get(d.note, d.note)) for d in differences]
         if self.pairs.of.get(value) == value:  # a value of equal name has equal shape
             return False, differences, None
-        held, view = self._viewed(value, mine, found, share, fits=not any(d.note for d in differences))
+        fits = value not in self.views and not any(d.note for d in differences)
+        held, view = self._viewed(value, mine, found, share, fits=fits)
         return (False, differences, None) if view is None else (all(d.within(share) for d in held), held, view)
 
     def _viewed(
@@ -244,7 +245,7 @@ class Replay:
     ) -> tuple[list[Difference], View | None]:
         """Return (differences by case, view of A's values) for the first view that agrees, else the closest.
 
-        fits: A's own layout can be compared, so views that disagree do not count.
+        fits: A's own layout can be compared, and no view is known, so views that disagree do not count.
         """
         closest: tuple[list[Difference], View | None] = [], None
         least = math.inf
