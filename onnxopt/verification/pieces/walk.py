@@ -2,9 +2,8 @@
 
 A value made by nodes of both models is a candidate. If B's result agrees with A's, up to rounding in the piece, the
 candidate is a cutpoint (cut), and the next piece starts from A's value. By induction over cutpoints, B computes A's
-function; differences are not amplified through the network, and decisions (TopK, comparisons, quantizers) get equal
-numbers in both. A candidate that disagrees (a scale moved into weights) is no cut, and the piece extends beyond it.
-An equal node with only cutpoints as operands agrees without a run.
+function; differences are not amplified, and decisions (TopK, comparisons, quantizers) get equal numbers in both. A
+candidate that disagrees (a scale moved into weights) is no cut: the piece extends beyond it.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.compare import is_blank
+from onnxopt.verification.pieces.hidden_terms import hides_error
 from onnxopt.verification.pieces.noise import View, noise_of
 from onnxopt.verification.pieces.outcome import MAX_FAULTS, Enclosing, Fault, First, doubts, unsettled
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
@@ -131,8 +131,8 @@ class Walk:
         return seen is not None and seen.ok and all(views.get(e) == view for e, view in seen.entries.items())
 
     def _cut(self, value: str, found: Difference) -> None:
-        """Make a value a cutpoint; report a fault instead if it agrees only by a clamped operand."""
-        if self._is_clamped(value):
+        """Make a value a cutpoint; report a fault if it agrees only by a clamped operand, or hides an error."""
+        if self._is_clamped(value) or hides_error(self, value, found):
             self._assume_equal(value)
             return
         self.cuts.add(value)
