@@ -19,7 +19,7 @@ from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
 from onnxopt.operators.operands import AXES, AxisRule
 from onnxopt.proto.messages import Array, tensor_bytes
-from onnxopt.rewriting.index_maps import inverse
+from onnxopt.rewriting.index_maps import Seen, inverse
 from onnxopt.rewriting.rule import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied
@@ -68,8 +68,15 @@ class Place(NamedTuple):
 class View:
     """A mapping from axes to new axes, for certain values."""
 
+    lead: Shape = ()  # sizes of the axes that one becomes
+
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}
+
+    def seen(self, rank: int, back: bool) -> Seen:
+        """Return the view of a value of this rank as a step of an index map."""
+        to, wide, *_ = self.at(rank)
+        return Seen(to, wide, self.lead, back)
 
     def has(self, dims: Shape) -> bool:
         """Return whether the view covers values of these dims."""

@@ -12,7 +12,7 @@ from onnxopt.analysis.shapes.symbolic import TooComplex
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
-from onnxopt.rewriting.index_maps import APART, IndexMap
+from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Seen, flat, length, same
 from onnxopt.rewriting.index_plans import Step, plan
 from onnxopt.rewriting.index_steps import MOVERS, VIEWS, apply, copied
 from onnxopt.rewriting.match import Match
@@ -49,13 +49,13 @@ def composed(m: Match) -> Value:
             best = saved, count, steps
     if not best[1]:
         raise Declined(reason)
-    return _built(m, best[2], chain[: best[1]])
+    return built(m, best[2], chain[: best[1]])
 
 
 def alone(m: Match) -> Value:
     """Return a cheaper replacement of the anchor alone."""
     m.require(not m.anchor.has_references, "an attribute of the function that it is in")
-    return _built(m, _steps(m, [m.anchor], False), [m.anchor])
+    return built(m, _steps(m, [m.anchor], False), [m.anchor])
 
 
 def viewed(m: Match, reader: Node) -> tuple[Value, IndexMap]:
@@ -94,7 +94,7 @@ def _steps(m: Match, nodes: Sequence[Node], shared: bool) -> list[Step]:
     x = nodes[-1].inputs[0]
     assert x is not None
     m.require(len(nodes) > 1 or not x.constant, "a constant, which folds")
-    steps = _fewest(m, x, nodes)
+    steps = fewest(m, x, nodes)
     if shared:
         _may_pass(m, nodes, steps)
     elif len(nodes) == 1:
@@ -104,15 +104,18 @@ def _steps(m: Match, nodes: Sequence[Node], shared: bool) -> list[Step]:
     return steps
 
 
-def _fewest(m: Match, x: Value, nodes: Sequence[Node]) -> list[Step]:
-    """Return the fewest operators for a chain. Equal chains, as in repeated layers, are composed once."""
+def fewest(m: Match, x: Value, nodes: Sequence[Node], seen: Seen | None = None) -> list[Step]:
+    """Return the fewest operators for a chain, last node first, from `x`, or into a view of the result.
+
+    For a view back, the chain begins at `x` in the view. Equal chains, as in repeated layers, are composed once.
+    """
     values: dict[Value, int] = {}
-    key = m.opset, m.shape(x), *[_told(m, node, values) for node in nodes]
+    key = m.opset, seen, m.shape(x), *[_told(m, node, values) for node in nodes]
     known: dict[Any, _Answer] = m.graph.model.chains
     if key not in known:
         steps, reason = list[Step](), ""
         try:
-            steps = _composed(m, x, nodes)
+            steps = _composed(m, x, nodes, seen)
         except (Declined, TooComplex) as e:
             reason = str(e) if isinstance(e, Declined) else "sizes that are not compared"
         known[key] = _Answer(steps, reason, [*values])
@@ -142,21 +145,34 @@ def _told(m: Match, node: Node, values: dict[Value, int]) -> tuple[Any, ...]:
     return node.op, *found, None if is_said else m.shape(node.output)
 
 
-def _composed(m: Match, x: Value, nodes: Sequence[Node]) -> list[Step]:
+def _composed(m: Match, x: Value, nodes: Sequence[Node], seen: Seen | None) -> list[Step]:
     try:
-        found = _map(m, x, nodes)
+        found = _map(m, x, nodes, seen)
     except Declined as e:
         if str(e) != APART or m.anchor.op != "Reshape":
             raise
-        found = _map(m, x, nodes[1:])
-        found.end()
+        found = _map(m, x, nodes[1:], seen)
+        m.require(found.axes is not None and not found.is_open, APART)
+        found.read = [length(a) for a in found.known()]  # a final Reshape, to any dims
+        found.axes = [flat(found.known()) or [Part(1)]]
+    if seen is not None and found.axes is not None and found.is_in_order():
+        if same(found.dims, [length(parts) for parts in found.axes]):
+            return []
     return plan(m, found)
 
 
-def _map(m: Match, x: Value, nodes: Sequence[Node]) -> IndexMap:
+def _map(m: Match, x: Value, nodes: Sequence[Node], seen: Seen | None = None) -> IndexMap:
     found = IndexMap(m, x)
+    m.require(seen is None or not found.is_open, "a rank is unknown")
+    if seen is not None and seen.back:
+        found.begin_in(seen)
     for node in reversed(nodes):
         apply(found, node)
+    if seen is not None and not seen.back:
+        m.require(found.axes is not None, APART)
+        found.end_in(seen)
+    if seen is not None and found.axes is not None:
+        found.written = None  # equal views get equal targets
     return found
 
 
@@ -183,10 +199,11 @@ def _is_as_light(m: Match, nodes: Sequence[Node], steps: Sequence[Step]) -> bool
     return few or _weight(s.op for s in steps) <= _weight(n.op for n in nodes[:-1])
 
 
-def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:
-    """Build the operators; each takes over the attributes of a removed node of its kind."""
+def built(m: Match, steps: Sequence[Step], nodes: Sequence[Node], x: Value | None = None) -> Value:
+    """Build the operators on `x`, or on the source of the nodes; each takes over the attributes of a removed node of
+    its kind."""
     given = [v for n in nodes for v in n.inputs[1:] if v is not None and v.constant]
-    result = nodes[-1].inputs[0]
+    result = x or nodes[-1].inputs[0]
     assert result is not None
     for step in steps:
         inputs = [_constant(m, v, given) for v in step.inputs]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from onnxopt.analysis.shapes.sizes import product
 from onnxopt.analysis.shapes.symbolic import Size, TooComplex, divide, symbol
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Dim
+from onnxopt.graph.value import Dim, Shape
 from onnxopt.rewriting.match import Match
 
 APART: Final = "what a step joins, splits or picks from is not provably side by side"
@@ -50,6 +50,13 @@ def constant_target(dims: Sequence[Dim | Size], wanted: Sequence[Dim | Size]) ->
     target = [d if isinstance(d, int) else 0 if same else -1 for d, same in zip(wanted, stays)]
     unknown = target.count(-1)
     return None if 0 in wanted or unknown > 1 or (unknown and any(stays)) else target
+
+
+def same(dims: Sequence[Dim | Size], wanted: Sequence[Dim | Size]) -> bool:
+    """Return whether dims with equal element counts are equal. A single dim may be unknown if all others are known."""
+    others = [d for d, w in zip(dims, wanted) if d == w]
+    known = all(isinstance(d, int) and d for d in others)
+    return len(dims) == len(wanted) and len(others) + known >= len(dims)
 
 
 def elements(dims: Sequence[Dim]) -> Size | None:
@@ -136,6 +143,15 @@ def flat(axes: Iterable[Sequence[Part]]) -> list[Part]:
     return [*chain.from_iterable(axes)]
 
 
+class Seen(NamedTuple):
+    """A view of a value, or `back` from it: axis i becomes the axes `to[i]`, of `sizes` if several; `rank` in all."""
+
+    to: tuple[tuple[int, ...], ...]
+    rank: int
+    sizes: Shape
+    back: bool
+
+
 class IndexMap:
     """The map from a source to itself, to be extended by operators.
 
@@ -154,13 +170,31 @@ class IndexMap:
         self.written: list[int] | None = None
         self.crossed = False  # a run crosses axes of the source
         self.squeezed = False  # a Squeeze says that an axis of unknown size is of one element
+        self.is_seen = False  # the source or the result is in a view
         self.read: list[Size] | None = None  # input dims of a final Reshape with a target of its own
 
-    def end(self) -> None:
-        """Append a final Reshape, to any dims."""
-        self.m.require(self.axes is not None and not self.is_open, APART)
-        self.read = [length(a) for a in self.known()]
-        self.axes = [flat(self.known()) or [Part(1)]]
+    def begin_in(self, seen: Seen) -> None:
+        """Let the source be in a view: from the view to the value."""
+        source: list[list[Run]] = [[] for _ in range(seen.rank)]
+        for runs, axis, places in zip(self.source, self.known(), seen.to):
+            given = [whole(self.size(d)) for d in seen.sizes] if len(places) > 1 else runs
+            axis[:] = flat(r.parts for r in given) if places else [Part(1)]
+            for i, run in zip(places, given):
+                source[i].append(run)
+        self.source = [runs or [whole(1)] for runs in source]
+        self.dims, self.is_seen = [product(r.size for r in runs) for runs in self.source], True
+
+    def end_in(self, seen: Seen) -> None:
+        """Append a view."""
+        axes: list[list[Part]] = [[] for _ in range(seen.rank)]
+        for parts, places in zip(self.known(), seen.to):
+            given, rest = [parts], [*parts]
+            if len(places) > 1:
+                given = [taken for d in seen.sizes if (taken := self._taken(rest, self.size(d))) is not None]
+                self.m.require(len(given) == len(places), APART)
+            for i, some in zip(places, given):
+                axes[i] += some
+        self.axes, self.is_seen = [parts or [Part(1)] for parts in axes], True
 
     def runs(self) -> list[Run]:
         """Return all runs in source order."""

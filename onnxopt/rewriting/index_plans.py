@@ -348,9 +348,10 @@ def _in_order(m: Match, found: IndexMap) -> list[int]:
     """Return the target of a single Reshape."""
     if found.written is not None:
         return found.written
-    wanted = m.shape(m.anchor.output)
-    m.require(wanted is not None, "a rank is unknown")
-    sizes = [found.size(d) for d in wanted or ()]
+    if found.is_seen and found.axes is not None and found.read is None:
+        sizes = [length(a) for a in found.axes]
+    else:
+        sizes = [found.size(d) for d in m.known(m.shape(m.anchor.output), "a rank is unknown")]
     target = constant_target(found.dims, sizes) or [s if isinstance(s, int) else -1 for s in sizes]
     m.require(target.count(-1) <= 1 and 0 not in sizes and (0 not in target or -1 not in target), _TARGET)
     return target

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import known_order, order_of
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node, array_of
 from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
@@ -135,7 +135,8 @@ def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | N
         return False
     if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
         return False
-    return _moves_ones(dims, perm)
+    moving = [i for i in perm if dims[i] != 1]
+    return moving == sorted(moving)
 
 
 def ones_between(few: Shape, many: Shape) -> list[int]:
@@ -151,19 +152,6 @@ def ones_between(few: Shape, many: Shape) -> list[int]:
         else:
             return []
     return [] if rest else axes
-
-
-def keeps_order(node: Node) -> bool:
-    """Whether a node is a Reshape, or a similar operator, or a Transpose where only axes of one element change
-    places."""
-    dims = types.shape(node.inputs[0]) if node.op == "Transpose" and node.inputs[0] is not None else None
-    perm = known_order(node, len(dims)) if dims is not None else None
-    return node.op in SAME_ORDER or (dims is not None and perm is not None and _moves_ones(dims, perm))
-
-
-def _moves_ones(dims: Sequence[Dim], perm: Sequence[int]) -> bool:
-    moving = [i for i in perm if dims[i] != 1]
-    return moving == sorted(moving)
 
 
 def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:

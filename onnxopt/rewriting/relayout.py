@@ -1,117 +1,61 @@
-"""Rewrites regions of nodes to work on values in a view of their axes."""
+"""Rewrites regions of nodes to work on values in a view of their axes, and what moves data at their border."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from itertools import islice
+from math import prod
+from typing import Final, Generic, TypeVar
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators.operands import AXES
-from onnxopt.rewriting.axes import Passing, Turned, View, constant_operand, passes, rename
-from onnxopt.rewriting.replace import remove_dead
+from onnxopt.operators import REDUCTIONS
+from onnxopt.rewriting.axes import Passing, Turned, View, constant_operand, rename
+from onnxopt.rewriting.compositions import built, fewest
+from onnxopt.rewriting.index_maps import Seen
+from onnxopt.rewriting.index_plans import Step
+from onnxopt.rewriting.index_steps import VIEWS
+from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.matcher import Bindings
+from onnxopt.rewriting.regions import all_passing
+from onnxopt.rewriting.replace import insert, remove_dead
+from onnxopt.rewriting.rule import Declined, listed_axes
 
-K = TypeVar("K")
+_MAX_READERS: Final = 4  # readers of a mover searched for an operator that it stays next to
 T = TypeVar("T", Node, Value)
-
-
-class Region(Generic[K]):
-    """Nodes of a `kind`, in order, with forms in a view."""
-
-    def __init__(self, kind: K, passing: Mapping[Node, Passing]) -> None:
-        self.kind, self.passing = kind, passing
-        self.nodes: list[Node] = []
-
-
-def regions(
-    graph: Graph,
-    ends: Iterable[str],
-    kind: Callable[[Node], K | None],
-    view: Callable[[K], View],
-    is_end: Callable[[Node], bool] | None = None,
-) -> list[Region[K]]:
-    """Return connected regions of nodes with a kind and a form in its view, next to or around an operator of `ends`,
-    if `is_end` holds.
-
-    Nodes are connected if one reads the other's result, or both read the same value. Linear in the nodes reached from
-    `ends`: no others are queried.
-    """
-    views, kinds, passing = dict[K, View](), dict[Node, K](), dict[Node, Passing]()
-    asked: set[Node | None] = {None}
-    at = (n for op in ends for n in graph.by_op.get(op, ()) if is_end is None or is_end(n))
-    values = [v for n in at for v in (*n.operands, *n.results) if not v.constant]
-    reached = set(values)
-    while values:
-        v = values.pop()
-        for node in (v.producer, *v.users):
-            if node in asked or node is None:
-                continue
-            asked.add(node)
-            k = kind(node) if node.op in AXES and node.graph is graph else None
-            if k is None:
-                continue
-            if k not in views:
-                views[k] = view(k)
-            if (found := passes(node, views[k])) is not None:
-                kinds[node], passing[node] = k, found
-                new = [w for w in (*found.seen, *node.results) if w not in reached]
-                values += new
-                reached.update(new)
-    return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, passing)
-
-
-def all_passing(nodes: Sequence[Node], view: View) -> Mapping[Node, Passing]:
-    """Return how each node passes through a view; nothing if one does not: a region is changed as a whole."""
-    found = {n: p for n in nodes if (p := passes(n, view)) is not None}
-    return found if len(found) == len(nodes) else {}
-
-
-def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
-    """Return regions of nodes of equal kind, connected through values in the view.
-
-    `kinds`: of nodes in graph order. Without `side_by_side`, readers of the same value are not connected.
-    """
-    leader = {node: node for node in kinds}  # union-find, with halved paths
-    reading: dict[tuple[Value, K], Node] = {}
-
-    def leading(node: Node) -> Node:
-        while leader[node] is not node:
-            leader[node] = node = leader[leader[node]]
-        return node
-
-    for node, k in kinds.items():
-        for v in passing[node].seen:
-            other = v.producer
-            if other is None or kinds.get(other) != k:
-                other = reading.setdefault((v, k), node) if side_by_side else node
-            leader[leading(node)] = leading(other)
-    found: dict[Node, Region[K]] = {}
-    for node, k in kinds.items():
-        found.setdefault(leading(node), Region(k, passing)).nodes.append(node)
-    return list(found.values())
 
 
 @dataclass(eq=False, repr=False)
 class End(Generic[T]):
     """An end of a region: an outside value, an outside reader, or a result needed in its original form.
 
-    saved: nodes saved. moved: additional elements moved at run time. write: for an outside value, inserts its
-    computation in the view before the given node; for a reader or result, connects the given value. Both return the
-    value in the view, perhaps renamed to a graph output. source: the value read afterwards. target: sizes of the
-    Reshape there.
+    saved: nodes saved. write: for an outside value, inserts its computation in the view before the given node; for a
+    reader or result, connects the given value. Both return the value in the view, perhaps renamed to a graph output.
+    moved: additional elements moved at run time. moves: the operators written, if these do not compute sizes.
     """
 
     saved: int
     write: Callable[[T], Value]
     moved: float = 0.0
-    source: Value | None = None
-    target: Sequence[int] | None = None
+    moves: Moves | None = None
+
+
+@dataclass(eq=False, repr=False)
+class Moves:
+    """The fewest operators, on `source`, for a view and the outside `nodes` next to it, last first."""
+
+    source: Value
+    nodes: Sequence[Node]
+    steps: Sequence[Step]
+    saved: int
+    moved: int  # additional Transposes
 
 
 class Relayout:
-    """Nodes, in order, to be moved into a view. Subclasses define the ends: `enters`, `leaves`, `restores`.
+    """Nodes, in order, to be moved into a view. At each end stand the fewest operators for the view and for what moves
+    data next to it.
 
     After `look`: `saved` and `moved` are sums over all ends; `is_possible`: each end can be written.
     """
@@ -163,7 +107,7 @@ class Relayout:
             self.leaving[v] = [e for e in readers.values() if e is not None]
             found += self.leaving[v]
             if v.is_output or len(self.leaving[v]) < len(readers):
-                restored = self.restores(v, [u for u, e in readers.items() if e is None])
+                restored = self.restores(v)
                 found.append(restored)
                 if restored is not None:
                     self.restored[v] = restored
@@ -173,15 +117,130 @@ class Relayout:
 
     def enters(self, v: Value) -> End[Node] | None:
         """Return the end at an outside value; None if the value cannot be computed in the view."""
-        raise NotImplementedError
+        alone = not v.is_output and self.inside.issuperset(v.users)
+        moves = self._fewest(v, self._nodes_before(v, alone), alone)
+        if moves is None or (moves.nodes and self.keeps(moves.source.producer)):
+            return None
+        if alone and not moves.nodes and self._is_reduced(v):
+            moves.saved = 0
+        return End(moves.saved, lambda before: self._enter(v, moves, before), _size(v) * moves.moved, moves)
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """Return the end at an outside reader; None if the reader needs the original value."""
-        raise NotImplementedError
+        nodes = self._nodes_behind(v, user)
+        moves = self._fewest(v, nodes, True, True) if nodes else None
+        if moves is None or len(moves.steps) > len(moves.nodes):
+            return None
+        return End(moves.saved, lambda new: self._leave(moves, new), _size(v) * moves.moved, moves)
 
-    def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
-        """Return the end that restores a result for these readers and the graph output; None if impossible."""
-        raise NotImplementedError
+    def restores(self, v: Value) -> End[Value] | None:
+        """Return the end that restores a result for other readers and the graph output; None if impossible."""
+        moves = self._fewest(v, [], False, True)
+        if moves is None:
+            return None
+
+        def write(new: Value) -> Value:
+            assert v.producer is not None
+            self._build(moves, new, v, v.producer)
+            return new
+
+        return End(moves.saved, write, _size(v) * moves.moved, moves)
+
+    def keeps(self, node: Node | None) -> bool:
+        """Return whether an operator that moves data must stay next to this node."""
+        return False
+
+    def _is_reduced(self, v: Value) -> bool:
+        """Return whether a reduction makes `v` that makes the value in the view with, or without, its axes kept."""
+        node = v.producer
+        axes = listed_axes(node) if node is not None and node.op in REDUCTIONS and node.graph is self.graph else None
+        if node is None or axes is None:
+            return False
+        rank, dims = types.rank(node.inputs[0]) or 1, [*types.dims_of(v)]
+        for a in sorted({a % rank for a in axes}, reverse=node.keeps_dims):
+            dims[a : a + node.keeps_dims] = [] if node.keeps_dims else [1]
+        return self.seen_dims(v) == tuple(dims)
+
+    # -- operators at the border ---------------------------------------------------------------------------------
+
+    def _nodes_before(self, v: Value, alone: bool) -> list[Node]:
+        """Return up to two movers that make an outside value, last first; the others are read only by the last."""
+        nodes: list[Node] = []
+        while len(nodes) < 1 + alone:
+            node = v.producer
+            if node is None or not self._moves(node) or (nodes and v.only_user is not nodes[-1]):
+                break
+            source = node.inputs[0]
+            if source is None or source.constant or source.producer in self.inside:
+                break
+            nodes.append(node)
+            v = source
+        return nodes
+
+    def _nodes_behind(self, v: Value, user: Node) -> list[Node]:
+        """Return up to two movers that read a result, last first; only the first may be read elsewhere."""
+        nodes: list[Node] = []
+        while len(nodes) < 2 and self._moves(user) and user.inputs[0] is v and v.users[user] == 1:
+            made = user.output
+            if any(map(self.keeps, islice(made.users, _MAX_READERS))) or (nodes and made in self.entering):
+                break
+            nodes.insert(0, user)
+            if made.only_user is None or made in self.entering:
+                break
+            v, user = made, made.only_user
+        return nodes
+
+    def _moves(self, node: Node) -> bool:
+        """Return whether a node outside the region moves data."""
+        return node.op in VIEWS and node.graph is self.graph and node not in self.inside and not node.has_references
+
+    def _fewest(self, v: Value, nodes: list[Node], alone: bool, back: bool = False) -> Moves | None:
+        """Return the fewest operators for a view of `v` and as many of the nodes next to it as can be written with it;
+        None if the view cannot be written.
+
+        Nodes with other readers stay: a single operator may take their place here.
+        """
+        for count in range(len(nodes), -1, -1):
+            moves = self._composed(v, nodes[len(nodes) - count :] if back else nodes[:count], alone, back)
+            if moves is not None and (alone or not count or len(moves.steps) < 2):
+                return moves
+        return None
+
+    def _composed(self, v: Value, nodes: list[Node], alone: bool, back: bool) -> Moves | None:
+        """Return the operators in place of the nodes, with a view in front, or behind."""
+        source = v if back or not nodes else nodes[-1].inputs[0]
+        assert source is not None
+        seen = self.view.seen(types.rank(v) or 0, back)
+        steps = _steps(nodes[0] if back and nodes else self.nodes[0], source, nodes, seen)
+        if steps is None or any(s.op in self.graph.model.without for s in steps):
+            return None
+        before = [n.op for n in nodes] if alone else []
+        may_compose = len(before) > 1 or (before and types.same_shape(source, nodes[0].output))
+        if may_compose and (composed := _steps(nodes[0], source, nodes)) is not None:
+            before = [s.op for s in composed]
+        turns = sum(s.op == "Transpose" for s in steps) - before.count("Transpose")
+        return Moves(source, nodes, steps, len(before) - len(steps), turns)
+
+    def _enter(self, v: Value, moves: Moves, before: Node) -> Value:
+        return self._build(moves, moves.source, self.new(v), before) if moves.steps else moves.source
+
+    def _leave(self, moves: Moves, new: Value) -> Value:
+        """Replace readers by the operators. Returns the present value for `new`, which may have been renamed."""
+        last = moves.nodes[0]
+        if moves.steps:
+            self._build(moves, new, last.output, last)
+        else:
+            new = last.output.replace_all_uses_with(new)
+        for node in moves.nodes:
+            if not node.is_used:
+                self.graph.remove(node)
+        return new
+
+    def _build(self, moves: Moves, x: Value, result: Value, before: Node) -> Value:
+        """Insert the operators on `x`. Returns the result."""
+        m = Match(Bindings(), before)
+        insert(m, built(m, moves.steps, moves.nodes, x), result)
+        return result
 
     def carry_out(self) -> None:
         """Replace each node by a copy that works in the view, and write the ends. Removes dead nodes at the border."""
@@ -228,3 +287,19 @@ class Relayout:
         value = Value(self.graph.model.names.fresh(like.name, self.suffix), self.graph)
         value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
         return value
+
+
+def _steps(anchor: Node, x: Value, nodes: Sequence[Node], seen: Seen | None = None) -> list[Step] | None:
+    """Return the fewest operators for nodes and a view; None if there are none.
+
+    `anchor`: the last of the nodes, or a node of the region in front of which a view is written.
+    """
+    try:
+        return fewest(Match(Bindings(), anchor), x, nodes, seen)
+    except Declined:
+        return None
+
+
+def _size(value: Value) -> float:
+    """Return the number of elements, unknown dims as 1: compared values mostly have the same unknown dims."""
+    return float(prod(d for d in types.dims_of(value) if isinstance(d, int)))

@@ -88,6 +88,16 @@ def carry_out(m: Match, pairs: list[tuple[Value, Value]]) -> None:
             lender.adopt(copy)
 
 
+def insert(m: Match, made: Value, result: Value) -> None:
+    """Insert the new nodes of a match without a replacement; the producer of `made` produces `result` instead."""
+    assert made.producer is not None
+    _insert(m, [(result, made)])
+    m.graph.take_over(result, made.producer, made.index, removed=True)
+    for node in m.new_nodes:
+        _name_results(node, result.name, m.graph)
+    _name_apart(m)
+
+
 def _insert(m: Match, pairs: list[tuple[Value, Value]]) -> None:
     """Insert the rule's new nodes and constants; their results have no names yet."""
     graph = m.graph

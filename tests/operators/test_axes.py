@@ -12,19 +12,13 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxopt.analysis import types
-from onnxopt.graph import Value, read_model, write_model
-from onnxopt.graph.node import Node
+from onnxopt.graph import read_model, write_model
 from onnxopt.operators import BROADCASTING, EXACT, FORMS, REDUCTIONS, UNARY, VARIADIC
 from onnxopt.operators.operands import AXES
 from onnxopt.passes.movement.flatten_rows import Rows
 from onnxopt.passes.movement.unmerge_batches import Apart
-from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Turned, View, WithOnes, WithoutOnes, passes
-from onnxopt.rewriting.index_maps import inverse
-from onnxopt.rewriting.parts import insert_new, of_lists
-from onnxopt.rewriting.relayout import End
-from onnxopt.rewriting.reshaped import Reshaped
+from onnxopt.rewriting.relayout import Relayout
 from tests.runtime import outputs
 
 Array = np.ndarray[Any, Any]
@@ -174,40 +168,6 @@ def views(draw: random.Random, rank: int, dims: tuple[int, ...]) -> list[View]:
     return found
 
 
-class Beside(Reshaped):
-    """Nodes at the border make each value seen so, and each result as it was."""
-
-    def enters(self, v: Value) -> End[Node]:
-        dims = types.static_shape(v) or ()
-
-        def write(before: Node) -> Value:
-            if isinstance(self.view, Turned):
-                made = Node(make_node("Transpose", "", "", {"perm": list(self.view.order)}), [v], [])
-            elif isinstance(self.view, (WithOnes, WithoutOnes)):
-                op = "Unsqueeze" if isinstance(self.view, WithOnes) else "Squeeze"
-                made = of_lists(self.graph, op, v, before, list(self.view.axes))
-            else:
-                target = self.graph.constant(np.array(self.view.dims(dims)), "target", before)
-                made = Node(make_node("Reshape", "", "", {}), [v, target], [])
-            return insert_new(self.graph, made, v, before)
-
-        return End(-1, write)
-
-    def leaves(self, v: Value, user: Node) -> None:
-        """All read what is restored."""
-
-    def restores(self, v: Value, readers: list[Node]) -> End[Value]:
-        def write(new: Value) -> Value:
-            if isinstance(self.view, Turned):
-                back = Node(make_node("Transpose", "", "", {"perm": list(inverse(self.view.order))}), [new], [None])
-                self.graph.take_over(v, self.graph.insert(back, v.producer))
-            else:
-                self.graph.take_over(v, self.reshape(new, types.static_shape(v) or (), None, v.producer))
-            return new
-
-        return End(-1, write)
-
-
 @pytest.mark.parametrize("op", sorted(set(AXES) - NO_KERNEL))
 def test_a_node_seen_otherwise_makes_the_same_numbers(op: str) -> None:
     passed = Counter[str]()
@@ -224,7 +184,7 @@ def test_a_node_seen_otherwise_makes_the_same_numbers(op: str) -> None:
             node = next(iter(model.graph))
             if passes(node, view) is None:
                 continue
-            beside = Beside(model.graph, [node], view)
+            beside = Relayout(model.graph, [node], view)
             beside.look()
             beside.carry_out()
             passed[type(view).__name__] += 1

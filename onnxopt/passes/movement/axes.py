@@ -7,11 +7,11 @@ from typing import Final
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node, array_of, present, producer
-from onnxopt.operators import REDUCTIONS, broadcasts
+from onnxopt.graph.node import Node, present, producer
+from onnxopt.operators import broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
-from onnxopt.rewriting.parts import insert_new, of_lists, ones_between
+from onnxopt.rewriting.parts import ones_between
 from onnxopt.rewriting.relayout import End, Relayout
 from onnxopt.rewriting.rule import listed_axes
 from onnxopt.rewriting.spans import taken
@@ -103,24 +103,6 @@ class _Region:
             return region
         return "not all parts are read alike" if producer(x, "Split") in region.passing else None
 
-    def given(self, source: Value) -> Value | None:
-        """Return the source's form with the axes changed, if the opposite change was applied to it; else None."""
-        maker = producer(source, _BACK[self.op], "Reshape")
-        if maker is None or maker.has_references:
-            return None
-        return maker.inputs[0] if _axes(maker, _BACK[self.op]) == self.axes else None
-
-    def merges(self, source: Value) -> bool:
-        """Whether the producer of `source` can make the changed form itself, and only the region reads it."""
-        maker = source.producer
-        if maker is None or source.is_output or not self.nodes.keys() >= source.users.keys():
-            return False
-        if maker.op in REDUCTIONS:
-            return self._reduces(maker)
-        if maker.op == "Reshape":
-            return _composes(maker)
-        return self._picks(maker) or (maker.op in ("Unsqueeze", self.op) and listed_axes(maker) is not None)
-
     def direct(self, source: Value) -> Node | None:
         """Return a reader of `source` that changes the axes, and depends on nothing else; else None."""
         if source.graph is not self.graph or source.producer is None or len(source.users) > _MAX_READERS:
@@ -131,17 +113,13 @@ class _Region:
                 return user
         return None
 
-    def _reduces(self, maker: Node) -> bool:
-        """Whether `maker` reduces these axes: Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept; so
-        Squeeze."""
-        if maker.keeps_dims == (self.op == "Unsqueeze") or maker.has_references or maker.graph is not self.graph:
+    def picks(self, source: Value) -> bool:
+        """Whether `source`, read by the region only, is of an index of the axis: Unsqueeze(Gather(x, i)) =
+        Gather(x, [i]); so Squeeze."""
+        maker = producer(source, "Gather")
+        if maker is None or source.is_output or not self.nodes.keys() >= source.users.keys():
             return False
-        wide = len(types.dims_of(maker.inputs[0]))
-        return wide > 0 and sorted(a % wide for a in listed_axes(maker) or ()) == self.axes
-
-    def _picks(self, maker: Node) -> bool:
-        """Whether `maker` picks an index of the axis: Unsqueeze(Gather(x, i)) = Gather(x, [i]); so Squeeze."""
-        found = taken(maker) if maker.op == "Gather" and maker.graph is self.graph else None
+        found = taken(maker) if maker.graph is self.graph else None
         return found is not None and found.drops == (self.op == "Unsqueeze") and self.axes == [found.axis]
 
     def _grow(self, value: Value) -> None:
@@ -195,14 +173,6 @@ class _Region:
         return True
 
 
-def _composes(reshape: Node) -> bool:
-    """Whether reshape-chains composes a Reshape with another: no identity, and no dim is copied."""
-    x, target = reshape.inputs[0], array_of(reshape.input(1))
-    if x is None or target is None or not target.all():
-        return False
-    return not types.same_shape(x, reshape.output) and not reshape.attr("allowzero", 0)
-
-
 class _Changed(Relayout):
     """The nodes of a region with the axes added or dropped."""
 
@@ -216,42 +186,46 @@ class _Changed(Relayout):
         self.nodes = [n for n in self.graph if n in self.inside]
         super().carry_out()
 
-    def enters(self, v: Value) -> End[Node]:
-        region, direct = self.region, self.region.direct(v)
-        given = direct.output if direct is not None else region.given(v)
-        if given is None and self._is_broadcast(v):
+    def enters(self, v: Value) -> End[Node] | None:
+        direct = self.region.direct(v)
+        if direct is not None:
+            return End(0, lambda before: self._read(v, direct))
+        end = self._moved(v)
+        if (end is None or end.saved < 0) and self._is_broadcast(v):
             return End(0, lambda before: v)
+        return end
 
-        def write(before: Node) -> Value:
-            if given is None:
-                made = of_lists(self.graph, region.op, v, before, region.axes)
-                return insert_new(self.graph, made, v, before)
-            if direct is not None and v.producer is not None:
-                self.graph.move_after(direct, v.producer)  # it may stand behind its new readers
-            return given
+    def _moved(self, v: Value) -> End[Node] | None:
+        """Return the end where operators change the axes, at no cost where a Gather of one index can do so."""
+        end = super().enters(v)
+        if end is not None and end.saved < 0 and self.region.picks(v):
+            end.saved = 0
+        return end
 
-        return End(-(given is None and not region.merges(v)), write)
+    def _is_free(self, v: Value) -> bool:
+        """Return whether a value is in the region, or has a form with the axes changed at no cost."""
+        return v.producer in self.inside or ((end := self._moved(v)) is not None and end.saved >= 0)
+
+    def _read(self, v: Value, direct: Node) -> Value:
+        """Return the result of a reader of `v` that changes the axes, placed before its new readers."""
+        if v.producer is not None:
+            self.graph.move_after(direct, v.producer)
+        return direct.output
 
     def _is_broadcast(self, v: Value) -> bool:
         """Return whether broadcasting adds the axes: leading ones, next to an operand of the new rank in each
         reader."""
         region, opset = self.region, self.graph.opset()
-        if region.op != "Unsqueeze" or region.axes != [*range(len(region.axes))] or region.merges(v):
+        if region.op != "Unsqueeze" or region.axes != [*range(len(region.axes))]:
             return False
         return all(
-            broadcasts(u.op, opset)
-            and any(w.producer in self.inside or region.merges(w) for w in self.operands[u] if w is not v)
+            broadcasts(u.op, opset) and any(self._is_free(w) for w in self.operands[u] if w is not v)
             for u in v.users
             if u in self.inside
         )
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        def write(new: Value) -> Value:
-            read = user.output.replace_all_uses_with(new)
-            self.graph.remove(user)
-            return read
+        return super().leaves(v, user) if self.region.exits.get(v) is user else None
 
-        return End(1, write) if self.region.exits.get(v) is user else None
-
-    def restores(self, v: Value, readers: list[Node]) -> None:
+    def restores(self, v: Value) -> None:
         """Return None: results have no other readers."""

@@ -15,15 +15,15 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import To, View
-from onnxopt.rewriting.index_maps import inverse
-from onnxopt.rewriting.relayout import End, Region, connected, regions
-from onnxopt.rewriting.reshaped import Reshaped
+from onnxopt.rewriting.regions import Region, connected, regions
+from onnxopt.rewriting.relayout import End, Relayout
 
 _LEAD: Final = 2  # leading dims (batch, tokens) for which onnxruntime fuses SkipLayerNormalization
 
@@ -111,7 +111,7 @@ def _leading_dims(node: Node) -> Shape | None:
     return lead if all(isinstance(dims[-1], int) for dims in made) else None
 
 
-class _Rows(Reshaped):
+class _Rows(Relayout):
     """Nodes, in order, whose values all have the leading dims `lead`. `gains`: whether any node is saved."""
 
     suffix = "_rows"
@@ -122,11 +122,10 @@ class _Rows(Reshaped):
         self.lists = sum(not isinstance(d, int) for d in self.lead) > 1 and graph.opset() >= 14
         nodes = [n for n in found.nodes if not _is_cheaper_outside(n, found.passing[n].seen, inside)]
         super().__init__(graph, nodes, Rows(self.lead))
+        self.targets: dict[tuple[int, ...], Value | None] = {}  # listed targets by dims behind the leading ones
         self.look()
-        self.listed = list(dict.fromkeys(e.target for e in self.all_ends if isinstance(e.target, tuple)))
-        self.targets: dict[tuple[int, ...], Value] = {}  # by dims behind the leading ones
-        if self.listed:
-            self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
+        if self.targets:
+            self.saved -= len(self.targets) + (1 if graph.opset() >= 15 else 2)
         products = len({self._sum(n) for n in self.nodes if n.op == "MatMul"} - {None})
         self.saved += products  # each becomes a single node with the term
         self.gains = bool(products) or any(e.saved > 0 for e in self.all_ends)
@@ -137,37 +136,39 @@ class _Rows(Reshaped):
         self.saved += worth * pairs
         self.gains = self.gains or worth * pairs > 0
 
-    def keeps(self, quantizer: Node | None) -> bool:
-        return False
-
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """For a Reshape to the leading dims and others, list several unknown leading dims."""
-        end = super().leaves(v, user)
+        end, n = super().leaves(v, user), len(self.lead)
         if end is not None or not self.lists or user.op != "Reshape" or user.graph is not self.graph:
             return end
-        dims, n = types.dims_of(user.output), len(self.lead)
+        dims = types.dims_of(user.output)
         if user.inputs[0] is not v or array_of(user.input(1)) is None or dims[:n] != self.lead:
             return None
-        behind = tuple(d for d in dims[n:] if isinstance(d, int) and d)
-        if len(behind) < len(dims) - n:
-            return None
-        return End(0, lambda new: self.read_by(user, new, behind, new), target=behind)
+        return self._listed(user.output, dims[n:], 0)
 
-    def turned(self, perm: Sequence[int], enters: bool) -> Sequence[int] | None:
-        """Return the order of rows and features, if a single leading axis is of more than one element, and moves."""
-        places = perm if enters else inverse(perm)
-        rows = [i for i, d in zip(places, self.lead) if d != 1]
-        return (1, 0) if len(rows) == 1 and rows[0] > places[-1] else None
-
-    def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
+    def restores(self, v: Value) -> End[Value] | None:
         """List several unknown leading dims."""
-        last = (types.shape(v) or ())[-1]
-        if self.lists and 0 not in self.lead and isinstance(last, int):
-            return self.restored_by(v, (last,))
-        return super().restores(v, readers)
+        listed = self._listed(v, types.dims_of(v)[-1:], -1) if self.lists and 0 not in self.lead else None
+        return listed or super().restores(v)
 
-    def target(self, sizes: Sequence[int], hint: str, before: Node | None) -> Value:
-        return self.targets[sizes] if isinstance(sizes, tuple) else super().target(sizes, hint, before)
+    def _listed(self, result: Value, behind: Shape, saved: int) -> End[Value] | None:
+        """Return the end where a Reshape to the listed leading dims and those `behind` makes a result."""
+        known = tuple(d for d in behind if isinstance(d, int) and d)
+        if len(known) < len(behind):
+            return None
+
+        def write(new: Value) -> Value:
+            old = result.producer
+            node = Node(make_node("Reshape", "", "", {"allowzero": 1}), [new, self.targets[known]], [None])
+            if old is not None:
+                describe_as(node.proto, old.proto)
+            self.graph.take_over(result, self.graph.insert(node, old))
+            if old is not None and old not in self.inside:
+                self.graph.remove(old)
+            return new
+
+        self.targets.setdefault(known, None)
+        return End(saved, write)
 
     def _sum(self, product: Node) -> Node | None:
         """Return the Add of a constant, or of rows as many as the product's, so that both become a Gemm; else None."""
@@ -181,14 +182,13 @@ class _Rows(Reshaped):
         return user if fits else None
 
     def carry_out(self) -> None:
-        self.targets = self._list_targets()
+        """Insert the listed Reshape targets before all readers first."""
+        if self.targets:
+            self._list_targets()
         super().carry_out()
 
-    def _list_targets(self) -> dict[tuple[int, ...], Value]:
-        """Insert the listed Reshape targets before all readers."""
-        wanted, n, first = self.listed, len(self.lead), self.nodes[0]
-        if not wanted:
-            return {}
+    def _list_targets(self) -> None:
+        n, first = len(self.lead), self.nodes[0]
         source = self.operands[first][0]
         if self.graph.opset() >= 15:
             lead = self._list("Shape", [source], n, end=n)
@@ -196,11 +196,9 @@ class _Rows(Reshaped):
             dims = self._list("Shape", [source], n + 1)
             bounds = [self.graph.constant(np.array([i], np.int64), f"{dims.name}_{i}", first) for i in (0, n)]
             lead = self._list("Slice", [dims, *bounds], n)
-        targets = {}
-        for behind in wanted:
+        for behind in self.targets:
             rest = self.graph.constant(np.array(behind, np.int64), f"{lead.name}_behind", first)
-            targets[behind] = self._list("Concat", [lead, rest], n + len(behind), axis=0)
-        return targets
+            self.targets[behind] = self._list("Concat", [lead, rest], n + len(behind), axis=0)
 
     def _list(self, op: str, inputs: list[Value], length: int, **attributes: int) -> Value:
         """Insert a node that computes a vector of sizes before the region. Returns the vector."""

@@ -6,7 +6,6 @@ splits both for the mask, merges for Softmax and the second product, and splits 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -18,11 +17,12 @@ from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.rewriting.axes import Made, To, View
 from onnxopt.rewriting.index_maps import elements
-from onnxopt.rewriting.relayout import Region, regions
-from onnxopt.rewriting.reshaped import Reshaped
+from onnxopt.rewriting.regions import Region, regions
+from onnxopt.rewriting.relayout import Relayout
 
 _SAID: Final = "a value at the border cannot be made by one Reshape"
 _MATRIX: Final = 2  # axes
+_QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _MAX_SPLITS: Final = 4  # merged axes, and alternative splits tried
 Kind: TypeAlias = tuple[Shape, int]  # first dim and rank: a batch of (2, 1) is 2, too, on both sides of its Reshapes
 
@@ -116,7 +116,7 @@ def _is_split(few: Shape, many: Shape, lead: Shape) -> bool:
     return few[0] not in (0, 1, None) and None not in lead and many[len(lead) :] == few[1:]
 
 
-class _Plan(Reshaped):
+class _Plan(Relayout):
     """Nodes, in order, with a common first axis to be split."""
 
     view: Apart
@@ -136,16 +136,9 @@ class _Plan(Reshaped):
         """Return whether the node is a LayerNormalization that reads an Add, perhaps once a Reshape is removed."""
         v = node.inputs[0] if node.op == "LayerNormalization" else None
         end = None if v is None else self.ends.get(v)
-        return producer(v if end is None or end.target else end.source, "Add") is not None
+        moves = end.moves if end is not None else None
+        return producer(v if moves is None or moves.steps else moves.source, "Add") is not None
 
-    def turned(self, perm: Sequence[int], enters: bool) -> tuple[int, ...]:
-        """Return the order with the split axis, whose parts stay adjacent."""
-        return _order_apart(perm, perm[0] if enters else 0, self.more)
-
-
-def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
-    """Return `perm` with `axis` followed by `more` further axes."""
-    found: list[int] = []
-    for i in perm:
-        found += range(i, i + more + 1) if i == axis else [i + more * (i > axis)]
-    return tuple(found)
+    def keeps(self, node: Node | None) -> bool:
+        """Return whether the node is a quantizer."""
+        return node is not None and node.op in _QUANTIZERS

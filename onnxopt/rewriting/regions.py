@@ -1,0 +1,89 @@
+"""Connected regions of nodes with a form in a view of their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.operators.operands import AXES
+from onnxopt.rewriting.axes import Passing, View, passes
+
+K = TypeVar("K")
+
+
+class Region(Generic[K]):
+    """Nodes of a `kind`, in order, with forms in a view."""
+
+    def __init__(self, kind: K, passing: Mapping[Node, Passing]) -> None:
+        self.kind, self.passing = kind, passing
+        self.nodes: list[Node] = []
+
+
+def regions(
+    graph: Graph,
+    ends: Iterable[str],
+    kind: Callable[[Node], K | None],
+    view: Callable[[K], View],
+    is_end: Callable[[Node], bool] | None = None,
+) -> list[Region[K]]:
+    """Return connected regions of nodes with a kind and a form in its view, next to or around an operator of `ends`,
+    if `is_end` holds.
+
+    Nodes are connected if one reads the other's result, or both read the same value. Linear in the nodes reached from
+    `ends`: no others are queried.
+    """
+    views, kinds, passing = dict[K, View](), dict[Node, K](), dict[Node, Passing]()
+    asked: set[Node | None] = {None}
+    at = (n for op in ends for n in graph.by_op.get(op, ()) if is_end is None or is_end(n))
+    values = [v for n in at for v in (*n.operands, *n.results) if not v.constant]
+    reached = set(values)
+    while values:
+        v = values.pop()
+        for node in (v.producer, *v.users):
+            if node in asked or node is None:
+                continue
+            asked.add(node)
+            k = kind(node) if node.op in AXES and node.graph is graph else None
+            if k is None:
+                continue
+            if k not in views:
+                views[k] = view(k)
+            if (found := passes(node, views[k])) is not None:
+                kinds[node], passing[node] = k, found
+                new = [w for w in (*found.seen, *node.results) if w not in reached]
+                values += new
+                reached.update(new)
+    return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, passing)
+
+
+def all_passing(nodes: Sequence[Node], view: View) -> Mapping[Node, Passing]:
+    """Return how each node passes through a view; nothing if one does not: a region is changed as a whole."""
+    found = {n: p for n in nodes if (p := passes(n, view)) is not None}
+    return found if len(found) == len(nodes) else {}
+
+
+def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
+    """Return regions of nodes of equal kind, connected through values in the view.
+
+    `kinds`: of nodes in graph order. Without `side_by_side`, readers of the same value are not connected.
+    """
+    leader = {node: node for node in kinds}  # union-find, with halved paths
+    reading: dict[tuple[Value, K], Node] = {}
+
+    def leading(node: Node) -> Node:
+        while leader[node] is not node:
+            leader[node] = node = leader[leader[node]]
+        return node
+
+    for node, k in kinds.items():
+        for v in passing[node].seen:
+            other = v.producer
+            if other is None or kinds.get(other) != k:
+                other = reading.setdefault((v, k), node) if side_by_side else node
+            leader[leading(node)] = leading(other)
+    found: dict[Node, Region[K]] = {}
+    for node, k in kinds.items():
+        found.setdefault(leading(node), Region(k, passing)).nodes.append(node)
+    return list(found.values())
