@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from onnxopt.analysis import types
@@ -131,6 +132,32 @@ def parts_of(x: Value, axis: int) -> Parts:
     if node is None or not joins or int(node.attr("axis")) % (types.rank(x) or 1) != axis:
         return (Part(x, 0, types.length_of(x, axis)),)
     return tuple(Part(v, 0, types.length_of(v, axis)) for v in node.operands)
+
+
+def joints(parts: Sequence[Value], axis: int) -> dict[int | None, int]:
+    """Return {place: number of the part that begins there} of joined values, as far as lengths are known.
+
+    Places count from the front, negative ones from the end, which is None.
+    """
+    lengths = [types.length_of(v, axis) for v in parts]
+    found: dict[int | None, int] = {None: len(parts)}
+    for i, at in enumerate(_sums(lengths)):
+        found.setdefault(at, i)
+    for i, at in enumerate(_sums(lengths[::-1])):
+        if at:
+            found[-at] = len(parts) - i
+    return found
+
+
+def _sums(lengths: Iterable[int | None]) -> Iterator[int]:
+    """Yield the sums of the first lengths, from 0, up to an unknown length."""
+    at = 0
+    yield at
+    for length in lengths:
+        if length is None:
+            return
+        at += length
+        yield at
 
 
 def cut(parts: Parts, start: int, end: int | None) -> Parts | None:

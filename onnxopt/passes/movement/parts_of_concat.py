@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from onnxopt.analysis import types
 from onnxopt.analysis.shapes.index_tensors import WHOLE, box_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
@@ -11,36 +13,56 @@ from onnxopt.operators import CUTTING
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, one_of, op, rewrite, var
 from onnxopt.rewriting.canvas import Canvas
-from onnxopt.rewriting.spans import Parts, Taken, cut, parts_of, taken
+from onnxopt.rewriting.spans import Taken, joints, taken
 
-_ELSEWHERE: Final = "cut elsewhere than it was joined, or of unknown lengths"
 _SCATTERS: Final = ("ScatterElements", "ScatterND")
 _RULE: Final = "assigned"
 
 
 @rewrite(one_of(*CUTTING)(op.Concat(var("first"), ..., name="concat", shared=True), ..., name="node"))
-def part_of_concat(m: Match, first: Value) -> tuple[Value | None, ...]:
+def part_of_concat(m: Match, first: Value) -> dict[Value, Value]:
     """Split(Concat(a, b, c)) = a, Concat(b, c); Slice(Concat(a, b), from where b begins) = b; also a Gather of a list.
 
     Gather(Concat(a, b), 0) = Squeeze(a), if a has size 1 along the axis.
     """
-    if not m.node.is_used or m.concat.graph is not m.graph:
-        m.skip()
-    found = m.known(taken(m.node), _ELSEWHERE)
-    joined = parts_of(m.concat.output, found.axis)
-    parts = {v: cut(joined, *span) or () for v, span in found.spans.items() if v.is_used}
-    at_joints = all(inside and all(p.is_whole(found.axis) for p in inside) for inside in parts.values())
-    m.require(found.alone and at_joints, _ELSEWHERE)
-    made = sum(v.is_output or len(inside) > 1 for v, inside in parts.items())
-    m.require(found.drops or made <= (m.concat.output.only_user is m.node), "it would not leave fewer nodes")
-    return tuple(_joined(m, found, parts[v]) if v in parts else None for v in m.node.outputs)
+    joined, parts = m.concat.output, m.concat.operands
+    cutters = [n for n in joined.users if n.op in CUTTING and n.inputs[0] is joined and n.graph is m.graph]
+    if m.concat.graph is not m.graph or m.concat.has_references or cutters[0] is not m.node:
+        m.skip()  # the first reader acts for all: if each looked at all parts, the cost would be quadratic
+    axis = int(m.concat.attr("axis")) % (m.rank(joined) or 1)
+    places = joints(parts, axis)
+    made, is_cut = dict[Value, Value](), False
+    m.put_behind(joined)
+    for node in cutters:
+        found = taken(node)
+        runs = _runs(node, found, parts, places) if found is not None and found.axis == axis and found.alone else {}
+        joins = sum(v.is_output or len(run) > 1 for v, run in runs.items())
+        if found is not None and (found.drops or joins <= (joined.only_user is node)):
+            made |= {v: _joined(m, found, run) for v, run in runs.items()}
+        is_cut = is_cut or bool(runs)
+    m.require(is_cut, "cut elsewhere than it was joined, or of unknown lengths")
+    m.require(made, "it would not leave fewer nodes")
+    return made
 
 
-def _joined(m: Match, found: Taken, parts: Parts) -> Value:
-    """Return the joined parts of the Concat, or the only one, without the axis if the node drops it."""
-    if len(parts) > 1:
-        return m.op.Concat(*(p.value for p in parts), like=m.concat)
-    return m.op.Squeeze(parts[0].value, m.ints([found.axis])) if found.drops else parts[0].value
+def _runs(
+    node: Node, found: Taken, parts: Sequence[Value], places: Mapping[int | None, int]
+) -> dict[Value, list[Value]]:
+    """Return the parts that each used result of a node joins; {} unless all begin and end at a joint."""
+    runs = dict[Value, list[Value]]()
+    for v in node.results:
+        span = found.spans.get(v)
+        if v.is_used and span is not None and span.start in places and span.end in places:
+            run = parts[places[span.start] : places[span.end]]
+            runs[v] = [p for p in run if types.length_of(p, found.axis) != 0]
+    return runs if runs.keys() == {v for v in node.results if v.is_used} and all(runs.values()) else {}
+
+
+def _joined(m: Match, found: Taken, run: Sequence[Value]) -> Value:
+    """Return the joined parts, or the only one, without the axis if the node drops it."""
+    if len(run) > 1:
+        return m.op.Concat(*run, like=m.concat)
+    return m.op.Squeeze(run[0], m.ints([found.axis])) if found.drops else run[0]
 
 
 @register
