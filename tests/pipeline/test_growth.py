@@ -61,6 +61,17 @@ def parts(count: int) -> Model:
     return model(nodes, {"sizes": np.ones(count, np.int64), "count": np.array([count])})
 
 
+def overlaps(count: int) -> Model:
+    """A Concat of terms, and Slices of it that begin and end between joints, all of which a Sum reads."""
+    nodes = [helper.make_node("Add", ["x", f"w{i}"], [f"v{i}"]) for i in range(count)]
+    nodes.append(helper.make_node("Concat", [n.output[0] for n in nodes], ["c"], axis=0))
+    nodes += [helper.make_node("Slice", ["c", f"at{i}", f"to{i}"], [f"s{i}"]) for i in range(count)]
+    nodes.append(helper.make_node("Sum", [f"s{i}" for i in range(count)], ["y"]))
+    weights = {f"w{i}": np.full((4, 4), i + 1, np.float32) for i in range(count)}
+    places = {f"{name}{i}": np.array([4 * i + k]) for i in range(count) for name, k in (("at", 1), ("to", 3))}
+    return model(nodes, weights | places)
+
+
 def unread_functions(count: int) -> Model:
     """Functions, most of which call the one before, and nothing the last."""
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
@@ -119,6 +130,7 @@ def steps(m: Model, pipeline: str, level: int) -> int:
         (sizes, "index-chains", 2 * LARGE + 2),
         (parts, "shape-arithmetic", 5),
         (axes, "reshape-chains", 1),
+        (overlaps, "parts-of-concat", 2 * LARGE + 2),
     ],
 )
 def test_the_steps_per_node_stay_flat(family: Any, pipeline: str, left: int) -> None:

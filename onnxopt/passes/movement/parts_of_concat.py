@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from onnxopt.analysis import types
@@ -26,14 +26,13 @@ def part_of_concat(m: Match, first: Value) -> dict[Value, Value]:
     Gather(Concat(a, b), 0) = Squeeze(a), if a has size 1 along the axis.
     """
     joined, parts = m.concat.output, m.concat.operands
-    cutters = [n for n in joined.users if n.op in CUTTING and n.inputs[0] is joined and n.graph is m.graph]
-    if m.concat.graph is not m.graph or m.concat.has_references or cutters[0] is not m.node:
+    if m.concat.graph is not m.graph or m.concat.has_references or next(_cutters(m, joined)) is not m.node:
         m.skip()  # the first reader acts for all: if each looked at all parts, the cost would be quadratic
     axis = int(m.concat.attr("axis")) % (m.rank(joined) or 1)
     places = joints(parts, axis)
     made, is_cut = dict[Value, Value](), False
     m.put_behind(joined)
-    for node in cutters:
+    for node in _cutters(m, joined):
         found = taken(node)
         runs = _runs(node, found, parts, places) if found is not None and found.axis == axis and found.alone else {}
         joins = sum(v.is_output or len(run) > 1 for v, run in runs.items())
@@ -43,6 +42,11 @@ def part_of_concat(m: Match, first: Value) -> dict[Value, Value]:
     m.require(is_cut, "cut elsewhere than it was joined, or of unknown lengths")
     m.require(made, "it would not leave fewer nodes")
     return made
+
+
+def _cutters(m: Match, joined: Value) -> Iterator[Node]:
+    """Yield the readers of `joined` in this scope that may take parts."""
+    return (n for n in joined.users if n.op in CUTTING and n.inputs[0] is joined and n.graph is m.graph)
 
 
 def _runs(
