@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from pathlib import Path
 from typing import Any, Final
 
 from onnx import ModelProto
 
+from onnxopt.operators.operands import CONTRIB_DOMAIN
 from onnxopt.pipeline.measured import FORMS, LACKS, LOADS
+from onnxopt.proto.functions import inlined as inline_functions
 from onnxopt.proto.messages import DEFAULT_DOMAINS, all_nodes
 
 _SAME: Final = 0.02  # a ratio closer to 1 decides nothing
@@ -119,6 +122,7 @@ class Raise:
     def __init__(self, chosen: Chosen) -> None:
         self.chosen = chosen
         self.told: Choice | None = None  # outcome, None before
+        self.inlined: Choice | None = None  # reason to inline functions, None if none were
 
     def lacking(self, opset: int) -> Mapping[str, str]:
         """Return {operator no rule may make in this opset: reason}."""
@@ -141,13 +145,21 @@ class Raise:
                 ends[op] = last, f"in newer ones {op} takes {ratio:.2f} times as long, {row}"
         return ends
 
-    def newest(self, proto: ModelProto) -> int:
-        """Return the wanted opset, the model's or a newer opset, and set `told`."""
+    def newest(self, proto: ModelProto, path: Path) -> int:
+        """Return the wanted opset, the model's or a newer opset, and set `told`.
+
+        Functions are inlined for a newer opset, unless the runtime may have kernels of its own for them.
+        """
         from onnxopt.conversion.opset import further_graphs, opset_of
 
         current, version = opset_of(proto), self.chosen.version
         if not self.chosen.operators or not current or current >= LOADS[version]:
             return current
+        if proto.functions and all(f.domain != CONTRIB_DOMAIN for f in proto.functions):
+            self.inlined = Choice(
+                "functions inlined", "onnxruntime does so too, and opsets of functions are not raised"
+            )
+            inline_functions(proto, path)
         if what := further_graphs(proto):
             self.told = Choice(f"opset {current} stays", f"the model has {what}")
             return current

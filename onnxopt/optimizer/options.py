@@ -142,12 +142,14 @@ class OptimizeOptions:
     def load(self, source: str | Path, *, stored: bool = False) -> Model:
         """Return the model of a file; `stored`: large weights stay there. Raises ModelError and UsageError."""
 
-        def read(opset: int | Callable[[ModelProto], int] | None) -> Model:
+        def read(opset: int | Callable[[ModelProto, Path], int] | None) -> Model:
             def convert(proto: ModelProto, path: Path) -> bool:
                 from onnxopt.conversion.opset import convert_opset
 
                 assert opset is not None
-                return convert_opset(proto, opset(proto) if callable(opset) else opset, path, self.limits)
+                before = len(proto.functions)
+                changed = convert_opset(proto, opset(proto, path) if callable(opset) else opset, path, self.limits)
+                return changed or len(proto.functions) < before
 
             return load(
                 source,
@@ -167,10 +169,10 @@ class OptimizeOptions:
         except ModelError as e:
             if self.target_opset is not None or raising.told is None:
                 raise
-            raising.told = Choice("the opset stays", e.message)
+            raising.told, raising.inlined = Choice("the opset stays", e.message), None
             model = read(None)
         model.without = raising.lacking(model.opsets.get("", 0))
-        model.raised = [raising.told] if raising.told is not None else []
+        model.raised = [choice for choice in (raising.inlined, raising.told) if choice is not None]
         return model
 
     def load_specialised(self, source: str | Path) -> Model:
