@@ -131,7 +131,7 @@ class Cache:
     def key(self, source: Path, job: Job) -> Key:
         """Return the key of a job: bytes of all files read, options, versions. Raises ModelError for a bad model."""
         from onnxopt import __version__
-        from onnxopt.io.external import ExternalData
+        from onnxopt.proto.external import ExternalData
         from onnxopt.runtime import version_of
 
         data = ExternalData(source.absolute().parent, source.name)

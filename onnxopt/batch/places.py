@@ -13,9 +13,10 @@ from typing import Any
 
 from onnxopt.batch import Job
 from onnxopt.errors import ModelError, UsageError, WriteError, listed, plain, unwritable
-from onnxopt.io.external import ExternalData, data_files, external_tensors, file_of
+from onnxopt.io.external import data_files, external_tensors
 from onnxopt.io.load import named_files, read_proto
 from onnxopt.io.staging import MANY, StagingFolder, alone_in, clear, is_data_of
+from onnxopt.proto.external import ExternalData, file_of
 from onnxopt.proto.wire import stands_alone
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxopt.errors import UsageError, WriteError, plain
-from onnxopt.io.external import ExternalData, copy_range
+from onnxopt.io.external import copy_range
+from onnxopt.proto.external import ExternalData
 from onnxopt.proto.messages import (
     Array,
     all_tensors,

@@ -26,7 +26,8 @@ from onnxopt.errors import (
 )
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
-from onnxopt.io.external import ExternalData, bring_in_small, data_files, data_of, external_tensors, inline_data
+from onnxopt.io.external import bring_in_small, data_files, data_of, external_tensors, inline_data
+from onnxopt.proto.external import ExternalData
 from onnxopt.proto.wire import FileState, MappedFile, Stored, skim, state_of
 
 Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by index of the initializer

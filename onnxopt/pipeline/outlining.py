@@ -16,12 +16,13 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.reader import stable_order
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
-from onnxopt.io.external import ExternalData, data_of, inline_data
+from onnxopt.io.external import data_of, inline_data
 from onnxopt.pipeline.base import MADE_BY
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.convex import stages
 from onnxopt.pipeline.partition import Partition, dependencies
 from onnxopt.plaintext import an
+from onnxopt.proto.external import ExternalData
 from onnxopt.proto.messages import make_node
 
 # -- a call of a function -----------------------------------------------------------------------------------------

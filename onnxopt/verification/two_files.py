@@ -13,6 +13,8 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from onnxopt.arguments import by_name
 from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
+from onnxopt.proto.external import ExternalData, file_of
+from onnxopt.proto.messages import is_external
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import Recipe, choose, missing
 from onnxopt.verification.inputs.feeding import Data, Read, find_data_sets, read_array
@@ -48,14 +50,9 @@ def read(path: Path, view: View | None = None) -> Skeleton:
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path} is empty", "the export or the download did not finish")
     refuse_explosion(model, path)
-    for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            file = skeleton.stored[tensor.name].file
-            if not file.is_file():
-                location = next((e.value for e in reversed(tensor.external_data) if e.key == "location"), "")
-                raise ModelError(
-                    f"{path}: the data file {location} of `{tensor.name}` is missing", "keep them together"
-                )
+    data = ExternalData(path.parent, str(path))
+    for tensor in filter(is_external, model.graph.initializer):
+        data.path(tensor.name, file_of(tensor))
     return skeleton
 
 

@@ -8,7 +8,6 @@ small ones) are loaded into the proto, so no later reader has to handle external
 from __future__ import annotations
 
 import math
-import stat
 import sys
 from collections.abc import Sequence
 from copy import copy
@@ -19,25 +18,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from onnxopt.errors import ModelError
 from onnxopt.proto.element_types import TYPES
-from onnxopt.proto.messages import (
-    all_tensors,
-    belongs_inside,
-    is_external,
-    leads_away,
-    put_inside,
-    tensor_bytes,
-    tensor_to_array,
-)
+from onnxopt.proto.external import ExternalData, location
+from onnxopt.proto.messages import all_tensors, belongs_inside, is_external, tensor_bytes, tensor_to_array
 from onnxopt.proto.wire import Stored, call_of, map_file, skim
 from onnxopt.verification.model.nodes import Functions, domain_of
 from onnxopt.verification.model.views import View, leave_out_false_modes, leave_out_inputs, leave_out_unread
 from onnxopt.verification.runtime import Reference, definitions
 
-_FOLDER_HINT: Final = (
-    "plain files inside the folder of the model are read; move the data there and correct the location"
-)
 _FIELDS: Final = sys.maxsize
 _ROOM: Final = 1_900_000_000  # bytes of a message, limited to 2 GiB
 _MAX_INLINE_BYTES: Final = 1024  # smaller weights stay in the model: a runtime needs shapes and axes when loading
@@ -64,7 +52,7 @@ class Skeleton:
 
         view: changes the model after reading; references: functions for operators not defined by the model. Raises
         OSError, ValueError and protobuf's DecodeError for an invalid model, ModelError for external data outside the
-        model's folder.
+        model's folder, and for missing data of a body.
         """
         self.path = Path(path)
         self.proto: ModelProto = ModelProto()  # the model; large initializers have no data
@@ -77,14 +65,17 @@ class Skeleton:
             view(self.proto)
         if references:
             self.proto.MergeFrom(definitions(self.proto, references))
+        data = ExternalData(self.path.parent, str(self.path))
         for i, tensor in enumerate(self.proto.graph.initializer[:]):
             if i in inside:
                 self.stored[tensor.name] = Stored(self.path, *inside[i])
-            elif tensor.data_location == TensorProto.EXTERNAL and not belongs_inside(tensor):
-                self.stored[tensor.name] = _external(tensor, self.path)
-        self.left_outside = self._bring_in()
+            elif is_external(tensor) and not belongs_inside(tensor):
+                where = location(tensor, data.model_name)
+                file = data.place(tensor.name, where.file) or self.path.parent / where.file  # reported when read
+                self.stored[tensor.name] = Stored(file, where.offset, where.length)
+        self.left_outside = self._bring_in(data)
 
-    def _bring_in(self) -> int:
+    def _bring_in(self, data: ExternalData) -> int:
         """Load external tensors not in `stored` into the proto.
 
         Returns the bytes of large tensors left out because the message would exceed 2 GiB.
@@ -97,20 +88,9 @@ class Skeleton:
         left = sum(tensor_bytes(t.data_type, t.dims) for t in found if not belongs_inside(t))
         has_room = left + self.proto.ByteSize() <= _ROOM
         for tensor in found:
-            if not has_room and not belongs_inside(tensor):
-                continue
-            data = self._read(tensor)
-            put_inside(tensor, bytes(data[: tensor_bytes(tensor.data_type, tensor.dims)]))
+            if has_room or belongs_inside(tensor):
+                data.bring_in(tensor)
         return 0 if has_room else left
-
-    def _read(self, tensor: TensorProto) -> Any:
-        """Return the bytes of a tensor's external data. Raises ModelError for a missing file."""
-        where = _external(tensor, self.path)
-        try:
-            return where.bytes()
-        except FileNotFoundError:
-            place = f"{self.path}: the data file {where.file.name} of `{tensor.name}` is missing"
-            raise ModelError(place, "keep them together") from None
 
     def copied(self) -> Skeleton:
         """Return a copy with a model of its own."""
@@ -186,33 +166,4 @@ class Skeleton:
     def size(self, tensor: TensorProto) -> int:
         """Return the bytes of an initializer."""
         where = self.place(tensor)
-        return where.length or len(where.bytes()) if where is not None else tensor.ByteSize()
-
-
-def _external(tensor: TensorProto, model: Path) -> Stored:
-    """Return the position of a tensor's external data. Raises ModelError for unsafe or invalid locations."""
-    entries = {e.key: e.value for e in tensor.external_data}
-    whose = f"{model}: the data of `{tensor.name}`"
-    file = _data_file(whose, entries.get("location", ""), model.parent)
-    try:
-        offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
-    except ValueError:
-        raise ModelError(f"{whose} has an offset or a length that is not a number", "the file is damaged") from None
-    return Stored(file, offset, length)
-
-
-def _data_file(whose: str, location: str, folder: Path) -> Path:
-    is_inside, is_odd = not leads_away(location), False
-    try:
-        file = (folder / location).resolve() if is_inside else folder  # a network path is not even accessed
-        is_inside = is_inside and file.is_relative_to(folder.resolve())
-        is_odd = is_inside and not stat.S_ISREG(file.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):  # a missing file is reported by its reader
-        pass
-    except (OSError, RuntimeError, ValueError):  # a cycle of links (OSError since Python 3.13), or an invalid name
-        is_inside = False
-    if not is_inside:
-        raise ModelError(f"{whose} lies outside the model's folder: {location!r}", _FOLDER_HINT)
-    if is_odd:
-        raise ModelError(f"{whose} is in what is not a regular file: {location!r}", _FOLDER_HINT)
-    return file
+        return where.length if where is not None else tensor.ByteSize()
