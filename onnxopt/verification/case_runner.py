@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
-from onnxopt.verification.inputs.cases import Recipe
+from onnxopt.verification.inputs.cases import Recipe, is_bold
 from onnxopt.verification.inputs.feeding import Data, Read
 from onnxopt.verification.job import (
     COMPARE,
@@ -64,12 +64,12 @@ class CaseRunner:
         self.job, self._deaths = job, job.deaths
         self._tell(Begun(OPEN))
         try:
+            self._refuse_dead(OPEN)
             self._open(job)
         except Exception as e:
             self._failure = e
 
     def _open(self, job: Job) -> None:
-        self._refuse_dead(OPEN)
         self.judge.open(job)
         self.plan, requests = (job.plan, job.requests) if job.plan is not None else self.judge.own_cases()
         self._requests = {recipe.name: (recipe, read) for recipe, read in requests}
@@ -169,9 +169,7 @@ class CaseRunner:
 
         Raises Died if an earlier worker died of the load, or, unless cases run stepwise, in a comparison of outputs.
         """
-        for death in self._deaths:
-            if death.step == LOAD or (death.step.startswith(COMPARE) and not self.job.stepwise):
-                raise died_of(death)
+        self._refuse_dead(LOAD, *([] if self.job.stepwise else [COMPARE]))
         if self.job.ended:
             return ""
         self.begin(LOAD)
@@ -201,18 +199,17 @@ class CaseRunner:
 
     def begin(self, step: str) -> None:
         """Announce a step. Raises Died if an earlier worker died of the same step, or time is over."""
-        is_case = step.startswith((ORIGINAL, COMPARE))  # see `_after_deaths`
-        for death in self._deaths:
-            is_late = death.late and not step.startswith((JUST_LOAD, OPTIMIZED))
-            if (death.step == step and not is_case) or is_late:
-                raise died_of(death)
+        if not step.startswith((ORIGINAL, COMPARE)):  # see `_after_deaths`
+            self._refuse_dead(step)
+        if not step.startswith((JUST_LOAD, OPTIMIZED)):
+            self._refuse_dead("", is_late=True)
         self._count += 1
         self._tell(Begun(step, self._done))
 
-    def _refuse_dead(self, step: str) -> None:
-        """Raise Died if an earlier worker died in a step."""
+    def _refuse_dead(self, *steps: str, is_late: bool = False) -> None:
+        """Raise Died if an earlier worker died in a step that begins so. `is_late`: of the time limit."""
         for death in self._deaths:
-            if death.step == step:
+            if death.step.startswith(steps) and (death.late or not is_late):
                 raise died_of(death)
 
     @property
@@ -232,7 +229,7 @@ class CaseRunner:
                 continue
             died = died_of(death)
             status = self._status_of(recipe, step, died)
-            if status == UNVERIFIED and not death.late and recipe.is_bold(self.plan):
+            if status == UNVERIFIED and not death.late and is_bold(self.plan, recipe, self.judge.base):
                 recipe = recipe._replace(tame=True)
             elif status != UNVERIFIED or not self._lengthen(death):
                 if status != "skipped" and not alone:

@@ -13,12 +13,12 @@ from onnxopt.verification.inputs.cases import OF_BOTH, Recipe, missing
 from onnxopt.verification.inputs.feeding import Read
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import own_cases
-from onnxopt.verification.inputs.sizes import Run, of_both
+from onnxopt.verification.inputs.sizes import Run, Side, of_both
 from onnxopt.verification.inputs.uses import INDEX
 from onnxopt.verification.job import Step
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.model.views import views
-from onnxopt.verification.original import File, Original
+from onnxopt.verification.model.views import renaming, views
+from onnxopt.verification.original import Original
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker.serving import Refused, Tell
 
@@ -128,7 +128,7 @@ class Loaded(Original):
         if is_narrow:
             return self._open_narrow(path)
         if isinstance(self.engine, Reference):
-            return Reference(path, self.options.original_names, self.runtime.kernels)
+            return Reference(path, renaming(self.options), self.runtime.kernels)
         if self.streamed or self._is_computed:
             return self._stream(1)
         return self._loaded(path)
@@ -146,8 +146,8 @@ class Loaded(Original):
         return Streamed(self.looked().b, self.options.memory, keep=not self.streamed)
 
     def _loaded(self, path: str) -> OnnxRuntime:
-        names = self.options.original_names
-        return OnnxRuntime(path, stateful=self.planned.stateful, runtime=self.runtime, names=names)
+        view = renaming(self.options)
+        return OnnxRuntime(path, stateful=self.planned.stateful, runtime=self.runtime, view=view)
 
     @property
     def _is_loadable(self) -> bool:
@@ -238,7 +238,7 @@ class Loaded(Original):
         Raises the errors of `Skeleton`, and ModelError for an input without a type.
         """
         skeleton = Skeleton(self.paths[0], views(self.options)[0])
-        side = File(skeleton)
+        side = Side(skeleton)
         if not (self.runtime.references or skeleton.left_outside):
             self._sides[0] = side
         ask = (skeleton.proto, skeleton.values, self.options)

@@ -45,16 +45,6 @@ _TRIES: Final = 1 << 32  # multiplications in all attempts to find livelier outp
 _NODES: Final = 7000  # nodes; larger models run in segments, as loading takes quadratic time
 
 
-class File(Side):
-    """A file read once, without `foreign` operators, and the runner of its parts, if needed."""
-
-    runner: Runner | None = None
-
-    def __init__(self, skeleton: Skeleton, foreign: Foreign | None = None) -> None:
-        super().__init__(skeleton)
-        self.foreign = foreign
-
-
 class Original:
     """A model in a runtime, with graph optimizations off."""
 
@@ -66,7 +56,7 @@ class Original:
         self.base: dict[str, int] | None = None
         self._first: dict[str, Any] = {}  # feeds of the first case
         self._work: int | None = None  # see `work`
-        self._sides: dict[int, File] = {}  # files read (0: original, 1: result)
+        self._sides: dict[int, Side] = {}  # files read (0: original, 1: result)
         self.factor = 0.0  # scale of livelier inputs; 1: none found, 0: not searched yet
 
     def open(self, job: Job) -> None:
@@ -279,14 +269,14 @@ class Original:
         known = self.engine
         return Foreign(self.unknown, getattr(known, "unseen", frozenset()), tuple(getattr(known, "nodes", ())))
 
-    def side(self, which: int) -> File:
+    def side(self, which: int) -> Side:
         """Return a file (0: original, 1: result), read once. Raises `UNSEEN`."""
         foreign, side = self._foreign, self._sides.get(which)
         if side is None or side.foreign != foreign:
             from onnxopt.verification.programs.foreign import NOTHING, read_skeleton
 
             ask = (foreign or NOTHING, self.runtime, views(self.options)[which])
-            side = self._sides[which] = File(read_skeleton(self.paths[which], *ask), foreign)
+            side = self._sides[which] = Side(read_skeleton(self.paths[which], *ask), foreign)
         return side
 
     def runner(self, which: int) -> Runner:
@@ -298,7 +288,8 @@ class Original:
 
             how = (isinstance(self.engine, Evaluator), self.planned.stateful, self.runtime)
             side.runner = Runner(Program(side.skeleton), *how, self.labels[which], self.tell)
-        return side.runner
+        found: Runner = side.runner
+        return found
 
     def _stream(self, which: int) -> Any:
         from onnxopt.verification.programs.stream import Streamed

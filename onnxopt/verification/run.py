@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partialmethod
 from pathlib import Path
 from typing import Any, Final
@@ -69,31 +69,18 @@ class Failed(Exception):
     """A part of a model cannot be loaded or run; the message says why."""
 
 
-class Called:
-    """Mapping between a file's input and output names (keys of `names`) and those used here (values)."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-        self._back = {here: name for name, here in names.items()}
-
-    def here(self, outputs: Iterable[str]) -> list[str]:
-        """Return the names used here of a file's outputs."""
-        return [self._names.get(name, name) for name in outputs]
-
-    def in_file(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        """Return feeds with the file's names."""
-        return {self._back.get(name, name): value for name, value in feeds.items()} if self._back else feeds
-
-
-def _sources(path: str, runtime: Runtime, *, may_map: bool) -> tuple[list[str | bytes], str]:
+def _sources(
+    path: str, runtime: Runtime, view: Callable[[Any], None] | None, *, may_map: bool
+) -> tuple[list[str | bytes], str]:
     """Return (equivalent sources of a file, folder of external data). may_map: map large weights."""
-    if behind := _behind(path, runtime):
-        whole = Path(path).read_bytes() + behind
+    behind = _behind(path, runtime)
+    if behind or view is not None:
+        whole = (Path(path).read_bytes() if view is None else viewed(path, view)) + behind
         beside = folder_for(str(Path(path).absolute().parent), whole)
         source: str | bytes = whole
     else:
         source, beside = source_for(path)
-    if may_map and (mapped := with_weights_mapped(path)):
+    if may_map and view is None and (mapped := with_weights_mapped(path)):
         return [mapped + behind, source], os.path.dirname(os.path.abspath(path))
     return [source], beside
 
@@ -116,13 +103,13 @@ class OnnxRuntime:
         runtime: Runtime = PLAIN,
         weights: Mapping[str, Any] | None = None,
         folder: Path | None = None,
-        names: Mapping[str, str] | None = None,
+        view: Callable[[Any], None] | None = None,
     ) -> None:
         """Load a file or a serialized model. Raises the runtime's errors.
 
         stateful: each run needs a new session, since training BatchNormalization writes into initializers. weights:
-        arrays of external initializers of a serialized model; folder: directory of further external data. names: {file
-        name: name used here} of inputs and outputs.
+        arrays of external initializers of a serialized model; folder: directory of further external data. view: changes
+        the model of a file beforehand.
         """
         rt = onnxruntime()
         options = runtime.session_options()
@@ -131,7 +118,7 @@ class OnnxRuntime:
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
             options.add_external_initializers(list(weights), self._weights)
         if isinstance(model, str):
-            sources, beside = _sources(model, runtime, may_map=not stateful and runtime.provider == CPU)
+            sources, beside = _sources(model, runtime, view, may_map=not stateful and runtime.provider == CPU)
         else:
             sources, beside = [model], folder_for(str(folder), model) if folder is not None else ""
         if beside:
@@ -150,19 +137,11 @@ class OnnxRuntime:
         self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
-        self._describe(Called(names or {}))
-
-    def _describe(self, names: Called) -> None:
-        """Set the names and types of inputs and outputs."""
-        self._names = names
-        taken = self._session.get_inputs()
-        self.dims: dict[str, Sequence[int | str | None]] = dict(
-            zip(self._names.here(i.name for i in taken), (i.shape for i in taken))
-        )
+        self.dims: dict[str, Sequence[int | str | None]] = {i.name: i.shape for i in self._session.get_inputs()}
         given = self._session.get_outputs()
-        self.outputs: list[str] = self._names.here(o.name for o in given)  # an output listed twice is returned twice
+        self.outputs: list[str] = [o.name for o in given]  # an output listed twice is returned twice
         # Types by output: `tensor(float)`, `seq(tensor(int64))`.
-        self.output_types: dict[str, str] = dict(zip(self.outputs, (o.type for o in given)))
+        self.output_types: dict[str, str] = {o.name: o.type for o in given}
 
     def _open(self) -> Any:
         with weights_apart():
@@ -175,7 +154,7 @@ class OnnxRuntime:
         """Return the outputs. Raises the runtime's errors."""
         if self._stateful or self._session is None:
             self._session = self._open()
-        return list(self._session.run(None, self._names.in_file(feeds)))
+        return list(self._session.run(None, feeds))
 
     def rest(self) -> None:
         """Unload the session until the next run."""
@@ -223,21 +202,27 @@ class Reference:
     name = "reference"
 
     def __init__(
-        self, model: str | bytes, names: Mapping[str, str] | None = None, kernels: Sequence[type] = ()
+        self, model: str | bytes, view: Callable[[Any], None] | None = None, kernels: Sequence[type] = ()
     ) -> None:
-        """`kernels`: of operators that onnx does not know. Evaluators of functions have them, too."""
+        """Load a file or a serialized model.
+
+        view: changes the model beforehand; kernels: of operators that onnx does not know, also in functions.
+        """
+        import onnx
         from onnx.reference import ReferenceEvaluator
 
         init = partialmethod(ReferenceEvaluator.__init__, new_ops=[_convolution(), *kernels])
         evaluator: Any = type("Evaluator", (ReferenceEvaluator,), {"__init__": init})
-        self._evaluator = evaluator(model if isinstance(model, bytes) else str(Path(model)))
-        self._names = Called(names or {})
-        self.outputs: list[str] = self._names.here(self._evaluator.output_names)
+        proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
+        if view is not None:
+            view(proto)
+        self._evaluator = evaluator(proto)
+        self.outputs: list[str] = list(self._evaluator.output_names)
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         """Return the outputs. Raises the evaluator's errors."""
         with np.errstate(all="ignore"):
-            results: Sequence[Any] = self._evaluator.run(None, self._names.in_file(feeds))
+            results: Sequence[Any] = self._evaluator.run(None, feeds)
         return list(results)
 
 
@@ -252,20 +237,16 @@ def open_original(
 
     without: reason not to try onnxruntime; view: change made to the model beforehand. Raises Refused if both fail.
     """
-    source = path if view is None else viewed(path, view)
     if without:
-        return Reference(source), without
+        return Reference(path, view), without
     try:
-        if isinstance(source, bytes):
-            source += _behind(path, runtime)
-            return OnnxRuntime(source, stateful=stateful, runtime=runtime, folder=Path(path).absolute().parent), ""
-        return OnnxRuntime(path, stateful=stateful, runtime=runtime), ""
+        return OnnxRuntime(path, stateful=stateful, runtime=runtime, view=view), ""
     except Exception as e:
         why = reason(e)
         if is_starved(e):  # a slower engine takes no less memory
             raise Refused(f"the original cannot be loaded: {why}") from e
         try:
-            return Reference(source), why
+            return Reference(path, view), why
         except Exception as other:
             raise Refused(f"onnxruntime cannot load the original: {why}") from other
 

@@ -80,8 +80,8 @@ class SecondLook(CaseRunner):
             self.begin(LOOK)
             is_rough = verdict.status == DIFFERENT or failed is not None
             is_due = is_rough or bool(self.options.pieces or self.options.dtype) or not self.is_steady
-            is_asked = is_due or self._is_open(verdict, found) or bool(_wrong(verdict))  # outputs are inconclusive
             wrong = _wrong(verdict, failed)
+            is_asked = is_due or self._is_open(verdict, found) or bool(wrong)  # outputs are inconclusive
             seen = self._seen(verdict, answers, wrong, is_asked=is_asked, is_due=is_due, is_rough=is_rough)
         except (Refused, OnnxOptError):
             raise
@@ -135,7 +135,10 @@ class SecondLook(CaseRunner):
         is_due: bool,
         is_rough: bool,
     ) -> Seen | None:
-        """Return the pieces, places and noise; None if not needed, or no case can be compared."""
+        """Return the pieces, places and noise (if rounding may explain a difference).
+
+        None if not needed, or no case can be compared.
+        """
         is_deep = self._hides()
         all_ = verdict.pieces is not None or is_deep or self._may_decide(answers)
         known = verdict.pieces.cases if verdict.pieces is not None else ()
@@ -150,16 +153,17 @@ class SecondLook(CaseRunner):
         if not places:
             pieces = self._with_gaps(pieces, answers, is_deep=is_deep)
         names = [*chain(*(group for group, _ in groups))]
-        return self._with_noise(verdict, (pieces, places, {}), names, is_rough=is_rough)
-
-    def _with_noise(self, verdict: Verification, seen: Seen, names: Sequence[str], *, is_rough: bool) -> Seen:
-        """Return the same with the noise, and cases beside these, if rounding may explain a difference."""
-        pieces, places, noise = seen
         if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
-            names = list(dict.fromkeys([*pieces.cases, *names]))
-            noise = self._noise(verdict, names, decides=not pieces.complete)
-            seen = pieces, places, noise
-        return self._beside(verdict, seen) if noise and not places else seen
+            return self._with_noise(verdict, pieces, places, list(dict.fromkeys([*pieces.cases, *names])))
+        return pieces, places, {}
+
+    def _with_noise(self, verdict: Verification, pieces: Pieces, places: list[Place], names: list[str]) -> Seen:
+        """Return the same with the noise. If the whole differs far beyond, agreeing pieces are compared closer."""
+        noise = self._noise(verdict, names, decides=not pieces.complete)
+        if noise and not places and self._is_far(verdict, max(largest_noise(noise).values(), default=math.inf)):
+            closer, places = self._closer(verdict, digits=bool(self.options.dtype))
+            pieces = closer if places else pieces
+        return pieces, places, noise
 
     def _with_gaps(self, pieces: Pieces, answers: Sequence[Answer], *, is_deep: bool) -> Pieces:
         """Return agreeing pieces with the gaps in parts that no case ran."""
@@ -169,13 +173,6 @@ class SecondLook(CaseRunner):
             taken = self._as_taken(answers)
             return pieces if taken is None else replace(taken, untaken=pieces.untaken)
         return pieces
-
-    def _beside(self, verdict: Verification, seen: Seen) -> Seen:
-        """Return `seen`, or a closer comparison if the whole differs far beyond noise while pieces agree."""
-        if self._is_far(verdict, max(largest_noise(seen[2]).values(), default=math.inf)):
-            pieces, places = self._closer(verdict, digits=bool(self.options.dtype))
-            return (pieces, places, seen[2]) if places else seen
-        return seen
 
     def _is_far(self, verdict: Verification, noise: float) -> bool:
         """Return whether the whole differs far beyond noise."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
@@ -17,9 +17,9 @@ from onnxopt.proto.external import ExternalData, file_of
 from onnxopt.proto.messages import is_external
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import Recipe, choose, missing
-from onnxopt.verification.inputs.feeding import Data, Read, find_data_sets, read_array
+from onnxopt.verification.inputs.feeding import Data, Read, find_data_sets
 from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.inputs.planning import fix_dims, make_plan
+from onnxopt.verification.inputs.planning import given_inputs, make_plan
 from onnxopt.verification.inputs.sizes import Side, of_both
 from onnxopt.verification.model.nodes import required
 from onnxopt.verification.model.skeleton import Skeleton
@@ -131,11 +131,9 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         check_interface(*models, options.dtype, int32=options.int32)
         side = Side(skeletons[0])
         plan = of_both(make_plan(models[0], skeletons[0].values, side), side, Side(skeletons[1]))
-        fix_dims(plan, options.dims)
-        if options.int32:
-            plan.hold_int32()
+        given = given_inputs(plan, options)
         skipped: list[CaseRecord] = []
-        requests = list(_requests(models, plan, options, skipped))
+        requests = list(_requests(models, plan, options, given, skipped))
         if not requests and skipped:
             why = f"no case of {', '.join(options.cases or ())}: {skipped[0].note}"
             raise UsageError(f"{a} has {why}", "name other cases, or leave --cases out")
@@ -155,13 +153,16 @@ def _not_taken(recipe: Recipe, plan: Plan, result: ModelProto) -> str:
 
 
 def _requests(
-    models: tuple[ModelProto, ModelProto], plan: Plan, options: VerifyOptions, skipped: list[CaseRecord]
+    models: tuple[ModelProto, ModelProto],
+    plan: Plan,
+    options: VerifyOptions,
+    given: dict[str, Any],
+    skipped: list[CaseRecord],
 ) -> Iterator[tuple[Recipe, Read]]:
     """Yield (recipe, reader of its data) for each case.
 
     Cases without counterpart in the model are added to `skipped`.
     """
-    given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
     sets = find_data_sets(options.datasets, models[0], plan)
     names = options.cases or ()
     if options.cases is None and not (sets or given):

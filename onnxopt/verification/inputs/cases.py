@@ -47,19 +47,6 @@ class Recipe(NamedTuple):
         """Whether all values lie on the same side of every breakpoint."""
         return self.values in ("below", "above")
 
-    @property
-    def _varies(self) -> bool:
-        """Whether sizes differ from the usual ones, if accepted."""
-        return self.other or self.values == "extremes"
-
-    def is_bold(self, plan: Plan) -> bool:
-        """Return whether the first inputs tried may be rejected by the original."""
-        if self.tame:
-            return False
-        ragged = bool(plan.ragged) and (self._varies or bool(self.size))
-        apart = (len(plan.symbols) > 1 or plan.stride > 1) and self._varies
-        return ragged or apart or self.is_daring(plan)
-
     def is_daring(self, plan: Plan) -> bool:
         """Return whether sequences have a second length, or integer initializers are overridden."""
         longer = self.values in ("uniform", "extremes") and any(i.sequence for i in plan.inputs)
@@ -206,7 +193,12 @@ def turned_flags(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> lis
 
 
 class Trial(dict[str, int]):
-    """Sizes abandoned after the first failure, as a model may require multiples."""
+    """Sizes abandoned after the first failure, as a model may require multiples. A tame case has none."""
+
+
+def is_bold(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> bool:
+    """Return whether the first inputs tried may be rejected by the original. `base`: see `sizes`."""
+    return recipe.is_daring(plan) or isinstance(next(sizes(plan, recipe, base), None), Trial)
 
 
 def sizes(
@@ -222,10 +214,11 @@ def sizes(
     most = _FIRST if base is None else _room(plan, base)
     alone = dict.fromkeys(plan.batch, 1) if is_heavy and recipe == OWN[1] else {}
     # Few rows may hide a difference.
-    rows = _rows(plan, recipe) if base is not None and not recipe.tame else {}
+    rows = _rows(plan, recipe) if base is not None else {}
     for known in _sizes(plan, recipe, base):
         for choice in (*([Trial(known | rows | alone)] if rows else ()), type(known)(known | alone)):
-            if choice not in tried and (not choice or plan.elements(choice) <= most):
+            is_left_out = choice in tried or (recipe.tame and isinstance(choice, Trial))
+            if not is_left_out and (not choice or plan.elements(choice) <= most):
                 tried.append(choice)
                 yield choice
 
@@ -249,11 +242,11 @@ def _rows(plan: Plan, recipe: Recipe) -> dict[str, int]:
 
 def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
     if recipe.size and plan.symbols:
-        yield from _of_size(plan, recipe, base, recipe.size)
+        yield from _of_size(plan, base, recipe.size)
     elif recipe.beyond:
         yield from _beyond(plan, recipe, base, plan.limits[recipe.beyond - 1])
     elif not (recipe.longer or recipe.single):
-        yield from _others(plan, recipe, base) if recipe.other and base is not None else ()
+        yield from _others(plan, base) if recipe.other and base is not None else ()
         yield from _usual(plan, recipe, base)
     elif base is not None:
         yield from _longer(plan, base) if recipe.longer else _single(plan, base)
@@ -269,11 +262,11 @@ def _single(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
         yield base | dict.fromkeys(plan.batch, 1)
 
 
-def _of_size(plan: Plan, recipe: Recipe, base: dict[str, int] | None, size: int) -> Iterator[dict[str, int]]:
+def _of_size(plan: Plan, base: dict[str, int] | None, size: int) -> Iterator[dict[str, int]]:
     yield from plan.size_choices((size,))
     counts = dict.fromkeys(plan.batch, size)
     if base is not None:  # images and windows have a smallest size, batches have none
-        yield from _ragged(plan, recipe, base | counts, 0)
+        yield from _ragged(plan, base | counts, 0)
         yield base | counts
     elif plan.windows:
         yield from (choice | counts for choice in plan.size_choices())
@@ -294,13 +287,13 @@ def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int)
         yield base | dict.fromkeys(plan.batch, limit)
 
 
-def _others(plan: Plan, recipe: Recipe, base: dict[str, int]) -> Iterator[dict[str, int]]:
+def _others(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
     """Yield sizes that all differ from the accepted sizes, including batches."""
     another = {s: base[s] + (base[s] > 1) for s in plan.batch}  # if 1 was required, larger batches failed
     for choice in itertools.islice(_later(plan, base), _ATTEMPTS):
         choice |= {s: n for s, n in another.items() if choice[s] in (1, base[s])}
-        yield from _ragged(plan, recipe, choice | dict.fromkeys(another, 1), 1)  # a refusal costs little
-        yield from _apart(plan, recipe, choice)
+        yield from _ragged(plan, choice | dict.fromkeys(another, 1), 1)  # a refusal costs little
+        yield from _apart(plan, choice)
         yield choice
     yield base | another
 
@@ -322,8 +315,8 @@ def _usual(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         yield from plan.size_choices()
         return
     if recipe.values == "extremes":
-        yield from _ragged(plan, recipe, base, 0)
-        yield from _apart(plan, recipe, base)
+        yield from _ragged(plan, base, 0)
+        yield from _apart(plan, base)
     yield base
 
 
@@ -332,12 +325,12 @@ def _is_light(plan: Plan, size: int) -> bool:
     return plan.is_small(size) or plan.bytes * size ** len(plan.symbols) <= _WORK
 
 
-def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial]:
+def _apart(plan: Plan, choice: dict[str, int]) -> Iterator[Trial]:
     """Yield the choice with distinct sizes for dims of equal size, or at least for batches, as far as room allows.
 
     First tried are sizes of 1 more than a multiple of the stride, except batches.
     """
-    free = [s for s in plan.apart if s in choice] if not recipe.tame else []
+    free = [s for s in plan.apart if s in choice]
     batches = [s for s in free if plan.is_batch(s)]
     tried = [choice]
     for changing, stride in ((free, plan.stride), (free, 1), (batches, 1)):
@@ -359,10 +352,10 @@ def _distinct(plan: Plan, choice: dict[str, int], changing: Collection[str], ste
     return found
 
 
-def _ragged(plan: Plan, recipe: Recipe, choice: dict[str, int], which: int) -> Iterator[Trial]:
+def _ragged(plan: Plan, choice: dict[str, int], which: int) -> Iterator[Trial]:
     """Yield the choice with sizes that are no multiples of strides. Dims of equal size stay equal."""
     ragged = {s: n for s, n in plan.ragged.items() if s in choice}
-    if recipe.tame or not ragged or any(choice[s] != plan.windows[which][s] for s in ragged):
+    if not ragged or any(choice[s] != plan.windows[which][s] for s in ragged):
         return
     alike = {choice[s]: n for s, n in ragged.items()}
     yield Trial(choice | {s: alike.get(n, n) for s, n in choice.items() if not plan.is_batch(s)} | ragged)

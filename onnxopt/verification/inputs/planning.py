@@ -195,15 +195,23 @@ def own_cases(
     UsageError for unknown inputs and dims.
     """
     plan = make_plan(original, array, side)
-    if options.int32:
-        plan.hold_int32()
     if not override:
         plan.overridable = {}
-    given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
-    fix_dims(plan, options.dims)
+    given = given_inputs(plan, options)
     is_long |= 2 * plan.bytes > options.memory  # each run reads all weights
     recipes = (r for r in OWN if not missing(r, plan, given) and not (r.single and is_long))
     return plan, [(r, partial(Data, given)) for r in recipes]
+
+
+def given_inputs(plan: Plan, options: VerifyOptions) -> dict[str, Any]:
+    """Return the values of inputs given by `options`, and limit the plan to their sizes and integers.
+
+    Raises UsageError.
+    """
+    if options.int32:
+        plan.hold_int32()
+    fix_dims(plan, options.dims)
+    return {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
 
 
 def fix_dims(plan: Plan, dims: dict[str, int]) -> None:

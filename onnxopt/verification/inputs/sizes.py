@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
@@ -285,10 +285,12 @@ _NO_DIMS: Final[frozenset[str]] = frozenset()
 
 
 class Side:
-    """A model with the uses of its inputs, its limits and shapes, each computed on first use."""
+    """A file read once, with the uses of its inputs, its limits and shapes, each computed on first use."""
 
-    def __init__(self, skeleton: Skeleton) -> None:
-        self.skeleton = skeleton
+    def __init__(self, skeleton: Skeleton, foreign: Any = None) -> None:
+        """foreign: the operators left out of the file (`programs.foreign.Foreign`)."""
+        self.skeleton, self.foreign = skeleton, foreign
+        self.runner: Any = None  # of its parts, if needed
 
     @functools.cached_property
     def uses(self) -> Uses:

@@ -18,7 +18,6 @@ from onnxopt.verification.model.nodes import (
     bodies_of,
     deciding_of,
     first_of,
-    held,
     holds,
     inside,
     int_of,
@@ -222,15 +221,17 @@ class Deciding(Forward[int]):
         self.found = False  # a node of the main graph decides, or may in bodies or a function
         self._within = {f.name: operator_names(f.node) for f in functions}
         self.facts.update((i.name, _OPEN | _FLOAT * _may_be_floats(i.type)) for i in graph.input)
-        for tensor in graph.initializer:
-            self.facts[tensor.name] = self.facts.get(tensor.name, 0) | _FLOAT * (tensor.data_type in _FLOAT_CODES)
-        self.follow(graph.node)
+        self.walk(graph)
+
+    def of(self, name: str) -> int:
+        tensor = self.constants.get(name)
+        return self.facts.get(name, 0) | _FLOAT * (tensor is not None and tensor.data_type in _FLOAT_CODES)
 
     def join(self, a: int, b: int) -> int:
         return a | b
 
     def _bodies(self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[int | None]) -> Sequence[int]:
-        return self.transfer(node, [self.facts.get(name) for name in reads_of(node)])
+        return self.transfer(node, [*map(self.of, reads_of(node))])
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int]:
         kind, every = node.op_type, _all_of(reads)
@@ -242,8 +243,6 @@ class Deciding(Forward[int]):
         if kind == "Cast":
             floats = int_of(node, "to", 1) in _FLOAT_CODES
             decides = not floats
-        elif kind == "Constant":
-            floats = (tensor := held(node)) is not None and tensor.data_type in _FLOAT_CODES
         self.found |= every == _FLOAT | _OPEN and decides
         return [(every & _OPEN) | _FLOAT * floats] * len(node.output)
 

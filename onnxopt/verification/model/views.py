@@ -172,6 +172,11 @@ def _apart(names: Mapping[str, str], there: set[str]) -> dict[str, str]:
 View = Callable[["ModelProto"], None]
 
 
+def renaming(options: VerifyOptions) -> View | None:
+    """Return the view of a result with the original's names; None for equal names."""
+    return (lambda model: rename(model.graph, options.original_names)) if options.rename else None
+
+
 def views(options: VerifyOptions) -> tuple[View | None, View | None]:
     """Return the changes to make to original and result after reading; None for no change."""
 
