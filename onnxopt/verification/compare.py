@@ -104,9 +104,7 @@ def as_wide(a: Any, b: Any) -> Any:
 
 
 def as_int32(name: str, value: Any) -> Any:
-    """The numbers of an int64 input of the original, in int32. Raises Failed for numbers that need 64 bits."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.int64:
-        return value
+    """The integers of an input of the original, in int32. Raises Failed for numbers that need 64 bits."""
     found = value.astype(np.int32)
     if (found != value).any():
         raise Failed(f"`{name}` is fed {value[found != value][0]}, which int32 does not hold")

@@ -271,9 +271,7 @@ class Plan:
         sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
         sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
         free = [s for s in like if s not in self.batches and not self.is_batch(s)]
-        composite = self._composite(free)
-        for changed in (composite, free) if 0 < len(composite) < len(free) else (free,):
-            yield from (like | dict.fromkeys(changed, size) for size in sizes)
+        yield from (like | dict.fromkeys(free, size) for size in sizes)
 
     def _likened(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """Return the size of each dynamic dim as of given inputs at the same position."""

@@ -20,7 +20,6 @@ from onnxopt.verification.model.operators import having
 Fact = TypeVar("Fact", bound=Hashable)
 
 STANDARD_BODIES: Final = having("control")  # the inputs of bodies of further operators are unknown
-MAX_CALL_DEPTH: Final = 20  # depth of function calls
 
 
 class Forward(Generic[Fact]):
@@ -35,7 +34,6 @@ class Forward(Generic[Fact]):
         self.constants: dict[str, TensorProto] = {}  # by value
         self.functions = {(domain_of(f.domain), f.name): f for f in functions}
         self._calls: dict[Hashable, list[Fact | None]] = {}
-        self._depth = 0
 
     def join(self, a: Fact, b: Fact) -> Fact | None:
         """Return the fact of a value with either of two different facts; None for unknown."""
@@ -67,14 +65,12 @@ class Forward(Generic[Fact]):
                 self.facts.pop(name, None)
 
     def _called(self, node: NodeProto) -> FunctionProto | None:
-        if not self.functions or self._depth >= MAX_CALL_DEPTH:
-            return None
-        return self.functions.get((domain_of(node.domain), node.op_type))
+        return self.functions.get((domain_of(node.domain), node.op_type)) if self.functions else None
 
     def _inside(self) -> Any:
         """Return a copy of the analysis for a function, with its own names."""
         inner = copy.copy(self)
-        inner.facts, inner.constants, inner._depth = {}, {}, self._depth + 1
+        inner.facts, inner.constants = {}, {}
         return inner
 
     def transfer(self, node: NodeProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
