@@ -23,7 +23,7 @@ from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
 from onnxopt.verification.inputs.sizes import Side, Sizes, sums
 from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
-from onnxopt.verification.model.decisions import MAY_DECIDE, Changing, Deciding, is_random_model
+from onnxopt.verification.model.decisions import MAY_CHANGE, Changing, is_random_model
 from onnxopt.verification.model.nodes import int_of, operators_of, overridable, required
 from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS, having
 from onnxopt.verification.model.skeleton import Skeleton
@@ -134,12 +134,13 @@ def _is_guessed(plan: Plan, graph: GraphProto) -> bool:
 
 def _add_operators(plan: Plan, graph: GraphProto, functions: Iterable[FunctionProto], ops: frozenset[str]) -> None:
     """Set the properties that follow from the operators: deciding, normalizing, muting, cutting off, hiding."""
-    plan.decides = not ops.isdisjoint(MAY_DECIDE) and Deciding(graph, functions).found
+    if not ops.isdisjoint(MAY_CHANGE):
+        found = Changing(graph, functions)
+        plan.decides, plan.hides = bool(found.deciding), found.hides
     plan.normalizes = "BatchNormalization" in ops
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
-    plan.hides = not ops.isdisjoint(("If", "Loop")) and Changing(graph, functions).hides
 
 
 def _add_sizes(plan: Plan, graph: GraphProto, found: Sizes, *, windows: bool) -> None:

@@ -15,13 +15,11 @@ from onnxopt.verification.model.dataflow import STANDARD_BODIES, Forward, carrie
 from onnxopt.verification.model.nodes import (
     Functions,
     Name,
-    bodies_of,
     deciding_of,
     first_of,
     holds,
     inside,
     int_of,
-    operator_names,
     operator_of,
     reads_of,
 )
@@ -31,16 +29,25 @@ if TYPE_CHECKING:
     from onnxopt.verification.model.facts import Facts
 
 
-# -- dependence -------------------------------------------------------------------------------------------
-
 ELEMENTS: Final = 1
 SIZES: Final = 2
 RANK: Final = 4
 TURN: Final = 8  # elements depend on the iteration of a loop
+FLOAT: Final = 16  # floats
+GIVEN: Final = 32  # elements depend on elements of inputs, not only on their sizes
+_CHANGES: Final = ELEMENTS | SIZES | RANK | TURN
 BOTH: Final = frozenset((True, False))
+_DECIDING: Final = having("jumps")
+_FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
+MAY_CHANGE: Final = _DECIDING | {"Cast", "If", "Loop"}  # a model without these neither decides nor hides a part
 _DRAWING: Final = having("draws")
 _OF_ELEMENTS: Final = having("drawing")
 _OPENING: Final = operands(END, SIZE)  # by operator, the operands with elements that decide sizes of the result
+
+
+def is_decision(node: NodeProto) -> bool:
+    """Return whether an operator's result is discontinuous."""
+    return node.op_type in _DECIDING
 
 
 def draws(node: NodeProto) -> bool:
@@ -79,26 +86,34 @@ def is_random_model(model: ModelProto) -> bool:
 
 
 class Changing(Forward[int]):
-    """Forward analysis of dependence on inputs and random draws: flags `ELEMENTS`, `SIZES`, `RANK`, `TURN`.
+    """Forward analysis of dependence on inputs and random draws, and of decisions on floats.
+
+    A fact is a set of flags: `ELEMENTS`, `SIZES`, `RANK`, `TURN`, and `FLOAT`, `GIVEN`.
 
     All graph inputs are changeable. Results of Shape depend on sizes only, which a fixed signature determines unless
     elements decide sizes. open: first outputs of nodes with changeable branches or trip counts, at any depth. turning:
-    first outputs of Loops with a changeable end condition.
+    first outputs of Loops with a changeable end condition. deciding: first outputs of decisions on floats
+    computed from elements of inputs; sizes do not count, as they are integers, or equal in every result.
     """
 
     PASSES: ClassVar = 20
-    TOP: ClassVar = ELEMENTS | SIZES | RANK | TURN
+    TOP: ClassVar = _CHANGES | FLOAT | GIVEN
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> None:
         super().__init__(functions)
-        self.open, self.turning = set[str](), set[str]()
+        self.open, self.turning, self.deciding = set[str](), set[str](), set[str]()
         self._single: Collection[str] = facts.single if facts is not None else ()
         self._truths: Mapping[str, Collection[bool]] = facts.truths if facts is not None else {}
         for i in graph.input:
             shape = tensor_type(i.type)[1]
             is_sized = shape is not None and all(isinstance(d, int) for d in shape)
-            self.facts[i.name] = ELEMENTS | (0 if is_sized else SIZES) | (RANK if shape is None else 0)
+            fact = GIVEN | ELEMENTS | (0 if is_sized else SIZES) | (RANK if shape is None else 0)
+            self.facts[i.name] = fact | FLOAT * _may_be_floats(i.type)
         self.walk(graph)
+
+    def of(self, name: str) -> int | None:
+        tensor, fact = self.constants.get(name), self.facts.get(name)
+        return (fact or 0) | FLOAT if tensor is not None and tensor.data_type in _FLOAT_CODES else fact
 
     @property
     def hides(self) -> bool:
@@ -119,14 +134,29 @@ class Changing(Forward[int]):
         return a | b
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int | None]:
-        return [self._after(node, reads) or None] * len(node.output)
+        return [self._after(node, reads) | self._given(node, _all_of(reads)) or None] * len(node.output)
+
+    def _given(self, node: NodeProto, every: int) -> int:
+        """Return the last two flags of a result, and record a decision. `every`: flags of all operands."""
+        kind, is_met = node.op_type, every & (FLOAT | GIVEN) == FLOAT | GIVEN
+        if kind in MEASURING:
+            return 0
+        if kind == "Cast":
+            floats = int_of(node, "to", 1) in _FLOAT_CODES
+            is_met = is_met and not floats
+        else:
+            floats = bool(every & FLOAT) and kind not in GIVE_OTHERS
+            is_met = is_met and is_decision(node)
+        if is_met:
+            self.deciding.add(first_of(node))
+        return every & GIVEN | FLOAT * floats
 
     def _set(self, names: Iterable[str], facts: Iterable[int | None]) -> None:
         names = [*names]
         super()._set(names, (f and f & ~(ELEMENTS | TURN) if n in self._single else f for n, f in zip(names, facts)))
 
     def _after(self, node: NodeProto, reads: Sequence[int | None]) -> int:
-        every = _all_of(reads)
+        every = _all_of(reads) & _CHANGES
         if draws(node):
             return every | ELEMENTS
         if not _is_known(node):
@@ -149,7 +179,8 @@ class Changing(Forward[int]):
         """
         found = super().entering(node, body, reads)
         if node.op_type not in STANDARD_BODIES:
-            return [(_all_of(reads) and ELEMENTS | SIZES | RANK) or None] * len(body.input)
+            every = _all_of(reads)
+            return [every | (ELEMENTS | SIZES | RANK if every & _CHANGES else 0)] * len(body.input)
         changed = _changing_states(node, body)
         facts = zip(body.input, [ELEMENTS, *found[1:]] if node.op_type == "Loop" else found)
         return [(fact or 0) | TURN if i.name in changed else fact for i, fact in facts]
@@ -161,14 +192,15 @@ class Changing(Forward[int]):
         is_open = bool(deciding & (ELEMENTS | TURN)) and len(self._truths.get(first_of(node), BOTH)) > 1
         if is_open:
             self.open.add(first_of(node))
-        captured = _all_of(self.facts.get(name) for name in reads_of(node))
+        captured = _all_of(map(self.of, reads_of(node)))
         found = super()._bodies(node, bodies, reads)
         ends = [o.name for body in bodies for o in body.output[:1]]
         if node.op_type == "Loop" and _all_of(map(self.facts.get, ends)) & ELEMENTS:
             self.turning.add(first_of(node))
         if node.op_type == "If" and not is_open:  # the result is always of the same branch
             return found
-        return [captured | (SIZES | RANK) if captured else None] * len(node.output)
+        every = captured | (_all_of(found) & (FLOAT | GIVEN)) | (SIZES | RANK if captured & _CHANGES else 0)
+        return [every or None] * len(node.output)
 
 
 def _opened(node: NodeProto, reads: Sequence[int | None]) -> int:
@@ -187,65 +219,11 @@ def _all_of(facts: Iterable[int | None]) -> int:
     return functools.reduce(or_, filter(None, facts), 0)
 
 
+def _may_be_floats(kind: TypeProto) -> bool:
+    return kind.tensor_type.elem_type in _FLOAT_CODES or kind.HasField("sequence_type")
+
+
 def _is_known(node: NodeProto) -> bool:
     if node.op_type == "Squeeze" and len(node.input) < 2 and not node.attribute:
         return False  # squeezes all axes of size 1: the rank depends on sizes
     return "open" not in operator(node.op_type, node.domain).traits
-
-
-# -- decisions --------------------------------------------------------------------------------------------
-
-_DECIDING: Final = having("jumps")
-_FLOAT: Final = 1
-_OPEN: Final = 2
-_FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
-
-
-def is_decision(node: NodeProto) -> bool:
-    """Return whether an operator's result is discontinuous."""
-    return node.op_type in _DECIDING
-
-
-MAY_DECIDE: Final = _DECIDING | {"Cast"}
-
-
-class Deciding(Forward[int]):
-    """Forward analysis that finds decisions on floats that depend on inputs.
-
-    Decisions on sizes do not count, as sizes are integers, or equal in every result. A fact is a set of flags:
-    `_FLOAT`, and `_OPEN` for values that depend on inputs.
-    """
-
-    def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
-        super().__init__()
-        self.found = False  # a node of the main graph decides, or may in bodies or a function
-        self._within = {f.name: operator_names(f.node) for f in functions}
-        self.facts.update((i.name, _OPEN | _FLOAT * _may_be_floats(i.type)) for i in graph.input)
-        self.walk(graph)
-
-    def of(self, name: str) -> int:
-        tensor = self.constants.get(name)
-        return self.facts.get(name, 0) | _FLOAT * (tensor is not None and tensor.data_type in _FLOAT_CODES)
-
-    def join(self, a: int, b: int) -> int:
-        return a | b
-
-    def _bodies(self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[int | None]) -> Sequence[int]:
-        return self.transfer(node, [*map(self.of, reads_of(node))])
-
-    def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int]:
-        kind, every = node.op_type, _all_of(reads)
-        if kind in MEASURING:
-            return [0] * len(node.output)
-        floats = bool(every & _FLOAT) and kind not in GIVE_OTHERS
-        names = self._within.get(kind) or (operator_names([node]) if bodies_of(node) else (kind,))
-        decides = not _DECIDING.isdisjoint(names)
-        if kind == "Cast":
-            floats = int_of(node, "to", 1) in _FLOAT_CODES
-            decides = not floats
-        self.found |= every == _FLOAT | _OPEN and decides
-        return [(every & _OPEN) | _FLOAT * floats] * len(node.output)
-
-
-def _may_be_floats(kind: TypeProto) -> bool:
-    return kind.tensor_type.elem_type in _FLOAT_CODES or kind.HasField("sequence_type")
