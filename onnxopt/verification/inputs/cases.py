@@ -249,17 +249,9 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         yield from _others(plan, base) if recipe.other and base is not None else ()
         yield from _usual(plan, recipe, base)
     elif base is not None:
-        yield from _longer(plan, base) if recipe.longer else _single(plan, base)
-
-
-def _longer(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
-    longer = ({s: n if plan.is_batch(s) else n * factor for s, n in base.items()} for factor in _FACTORS)
-    return (c for c in longer if c != base and plan.elements(c) <= _BRIEF)
-
-
-def _single(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
-    if any(base[s] > 1 for s in plan.batch):
-        yield base | dict.fromkeys(plan.batch, 1)
+        longer = ({s: n if plan.is_batch(s) else n * factor for s, n in base.items()} for factor in _FACTORS)
+        fitting = (c for c in longer if plan.elements(c) <= _BRIEF)
+        yield from (c for c in (fitting if recipe.longer else [base | dict.fromkeys(plan.batch, 1)]) if c != base)
 
 
 def _of_size(plan: Plan, base: dict[str, int] | None, size: int) -> Iterator[dict[str, int]]:

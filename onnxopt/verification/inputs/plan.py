@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -292,32 +292,20 @@ class Plan:
         symbols = self.symbols
         demanded = {s: self.demanded[s] for s in symbols if s in self.demanded}
         free = self.free if self.least else ()
-        choices: Iterable[dict[str, int]] = [{}]
-        if symbols:
-            usual = itertools.chain(self.likely, self._usual(symbols))
-            choices = self._of_sizes(sizes, (3,), [], []) if sizes else usual
+        choices = itertools.chain(() if sizes else self.likely, self._choices(symbols, sizes)) if symbols else [{}]
         every = (choice | demanded for choice in choices)
         return (choice for choice in every if all(choice[s] >= self.least for s in free))
 
-    def _usual(self, symbols: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Yield sizes that suit windows and traced sizes, and all further sizes of the same kind."""
-        windows = [own for w in self.windows if (own := {s: n for s, n in w.items() if s in symbols})]
+    def _choices(self, symbols: Sequence[str], sizes: Sequence[int]) -> Iterator[dict[str, int]]:
+        """Yield choices of the sizes; without, of windows and traced sizes, and of all usual sizes."""
+        windows = [own for w in self.windows if (own := {s: n for s, n in w.items() if s in symbols and not sizes})]
         yield from (dict.fromkeys(symbols, 2 + i) | window for i, window in enumerate(windows))
-        left = {s: n for s, n in self.traced.items() if s in symbols}
+        left = {s: n for s, n in self.traced.items() if s in symbols and not sizes}
         traced = [dict.fromkeys(symbols, 3) | left] if left else []
         more = (n for n in self.baked if n not in _CANDIDATE_SIZES)
-        yield from self._of_sizes((*_CANDIDATE_SIZES, *more, *_AUDIO_SIZES), (3, 1), windows, traced)
-
-    def _of_sizes(
-        self,
-        sizes: Sequence[int],
-        counts: Sequence[int],
-        windows: Sequence[dict[str, int]],
-        traced: Sequence[dict[str, int]],
-    ) -> Iterator[dict[str, int]]:
-        """Yield choices of the sizes, beside windows and traced sizes. counts: maxima of a batch."""
-        symbols = self.symbols
-        for count in counts if self.batch else counts[:1]:
+        counts = (3, 1) if self.batch and not sizes else (3,)  # maxima of a batch
+        sizes = sizes or (*_CANDIDATE_SIZES, *more, *_AUDIO_SIZES)
+        for count in counts:
             for i, window in enumerate(windows):  # dims beside the windows may be equally long
                 yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(self.batch, min(2 + i, count))
             usual = self._with_sums(symbols, sizes, count)

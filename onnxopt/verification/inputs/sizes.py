@@ -155,14 +155,10 @@ class Sizes(Shapes):
             for name in node.input:
                 self._targets.update(self.integers(name))
         elif node.op_type in _TARGETS and len(node.input) > 1:
-            self._see_target(call)
-
-    def _see_target(self, call: Call) -> None:
-        """Record the sizes in the target of a Reshape or Expand."""
-        target = [n if isinstance(n, int) and n > 0 else 0 for n in call.elements[1] or ()]
-        self._targets.update(target)
-        if call.node.op_type == "Reshape":
-            self._reshape(call.shapes[0] or (), target)
+            target = [n if isinstance(n, int) and n > 0 else 0 for n in call.elements[1] or ()]
+            self._targets.update(target)
+            if node.op_type == "Reshape":
+                self._reshape(call.shapes[0] or (), target)
 
     def _reshape(self, dims: Shape, target: Sequence[int]) -> None:
         """Record the sizes in place of symbols in a target of the same rank; 0 stands for computed sizes."""
@@ -227,14 +223,10 @@ class Sizes(Shapes):
         if kind == "Trilu":  # a diagonal begins in its corner
             yield from ((n + 1, _symbols(shape[-2:])) for name in names[1:] for n in self._integers(name))
             return
-        yield from self._ends(call, shape)
-
-    def _ends(self, call: Call, shape: Shape) -> Iterator[tuple[int, frozenset[str]]]:
         axes = call.integers(3, "axes") or ([] if call.is_given(3, "axes") else range(len(shape)))
-        for name in call.node.input[1:3]:
-            for end, axis in itertools.zip_longest(self.integers(name), axes):
-                if end is not None:
-                    yield abs(end), _symbols([UNKNOWN if axis is None else _at(shape, axis)])
+        dims = itertools.chain((_at(shape, axis) for axis in axes), itertools.repeat(UNKNOWN))
+        known = [*itertools.islice(dims, MAX_SIZES)]
+        yield from ((abs(end), _symbols([d])) for name in names[1:3] for end, d in zip(self.integers(name), known))
 
     def _integers(self, name: str) -> Iterator[int]:
         return (abs(int(n)) for n in self.numbers(name) if abs(n) <= _MAX_LIMIT and n == n // 1)

@@ -92,7 +92,7 @@ class Facts(Ranges):
 
     def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
         self._makers.update(dict.fromkeys(node.output, node))
-        if node.domain in STANDARD and (decided := _logical(node, reads) or _selected(node, reads)):
+        if node.domain in STANDARD and (decided := _decided(node, reads)):
             return decided
         made = super().transfer(node, reads)
         if node.op_type == "Constant":
@@ -210,18 +210,17 @@ class Facts(Ranges):
         return Range(max(fact.low, whole.low), min(fact.high, whole.high), True, False) if whole else fact
 
 
-def _logical(node: NodeProto, reads: Sequence[Range | None]) -> list[Range]:
-    """Return the truth of a comparison or a connective; [] for further operators."""
+def _decided(node: NodeProto, reads: Sequence[Range | None]) -> list[Range | None]:
+    """Return the truth of a comparison, a connective, a Cast to booleans; the fact of a Where of known condition.
+
+    [] for further operators.
+    """
     if node.op_type in COMPARING:
         x, y = (r or ANY for r in reads)
         low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
         return [_compared(node.op_type, low, high, x.nan or y.nan)]
-    is_connective = node.op_type in _CONNECTIVES.keys() - _COPIES
-    return [_connected(node.op_type, [r or _EITHER for r in reads])] if is_connective else []
-
-
-def _selected(node: NodeProto, reads: Sequence[Range | None]) -> list[Range | None]:
-    """Return the fact of a Where of known condition, or of a Cast to booleans; [] for further operators."""
+    if node.op_type in _CONNECTIVES.keys() - _COPIES:
+        return [_connected(node.op_type, [r or _EITHER for r in reads])]
     if node.op_type == "Where" and reads[0] and _is_single(reads[0]):
         return [reads[1 if reads[0].low else 2]]
     if node.op_type == "Cast" and int_of(node, "to") == _BOOL:
