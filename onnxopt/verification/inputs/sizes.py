@@ -324,17 +324,11 @@ def affordable(sizes: Iterable[int], plan: Plan, work: int = _WORK, known: Run |
 
     work: bytes of weights read in a run, at most; known: a run, by which multiplications are estimated.
     """
+    known = known or Run(0, {})
+    most, free = _PRODUCTS * plan.elements(known.dims), plan.batch or plan.symbols
     few = [n for n in sizes if plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
-    if known is not None:
-        few = _brief(few, plan, known)
+    few = [n for n in few if known.products * plan.elements({**known.dims, **dict.fromkeys(free, n)}) <= most]
     return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
-
-
-def _brief(sizes: Sequence[int], plan: Plan, known: Run) -> list[int]:
-    """Return the sizes of few enough multiplications, estimated by a run."""
-    most = _PRODUCTS * plan.elements(known.dims)
-    larger = [{**known.dims, **dict.fromkeys(plan.batch or plan.symbols, n)} for n in sizes]
-    return [n for n, dims in zip(sizes, larger) if known.products * plan.elements(dims) <= most]
 
 
 def _symbols(shape: Iterable[int | str]) -> frozenset[str]:
