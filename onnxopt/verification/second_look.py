@@ -18,7 +18,7 @@ from onnxopt.verification.inputs.windows import has_few_rows
 from onnxopt.verification.job import LOOK, UNSHOWN, Answer
 from onnxopt.verification.judge import FAILURES
 from onnxopt.verification.loaded import UNSEEN
-from onnxopt.verification.model.decisions import Changing
+from onnxopt.verification.model.dataflow import Changing
 from onnxopt.verification.model.shapes import NOTHING
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification

@@ -25,7 +25,7 @@ from onnxopt import OptimizeOptions, optimize_model
 from onnxopt.graph import write_model
 from onnxopt.io import from_proto
 from onnxopt.pipeline.instruments import CheckEach
-from onnxopt.verification.model.decisions import is_random_model
+from onnxopt.verification.model.dataflow import is_random_model
 from tests.cases.mutations import MUTATIONS, value_types
 from tests.cases.surroundings import SURROUNDINGS
 from tests.cases.test_cases import CASES, Case, make_feeds, turn

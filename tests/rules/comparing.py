@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import onnxopt.passes  # noqa: F401 - registers them
-from onnxopt.verification.model.decisions import is_random_model
+from onnxopt.verification.model.dataflow import is_random_model
 from tests.rules.feeding import EXACT, Feeds, kinds_of
 from tests.runtime import plain_session, run_within
 

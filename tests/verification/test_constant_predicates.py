@@ -11,7 +11,7 @@ from onnx import parser
 
 from onnxopt.verification import Verification, Verifier
 from onnxopt.verification.coverage.gaps import undecided
-from onnxopt.verification.model.decisions import Changing
+from onnxopt.verification.model.dataflow import Changing
 from onnxopt.verification.pieces.walk import Walk
 from tests.verification.pairs import gaps, opened, own_check
 

@@ -10,7 +10,7 @@ from onnx import parser
 
 from onnxopt.verification import Verification, VerifyOptions, verify
 from onnxopt.verification.model import skeleton
-from onnxopt.verification.model.decisions import is_random_model
+from onnxopt.verification.model.dataflow import is_random_model
 from onnxopt.verification.model.nodes import inside
 from onnxopt.verification.model.views import leave_out_false_modes
 from onnxopt.verification.pieces.pairs import Pairs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, parser
 
-from onnxopt.verification.model.decisions import Changing
+from onnxopt.verification.model.dataflow import Changing
 from onnxopt.verification.model.operators import END, OPERATORS, SIZE, operands
 from onnxopt.verification.model.shapes import UNKNOWN, Known, shapes_of
 from tests import node_cases

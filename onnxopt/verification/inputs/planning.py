@@ -23,7 +23,7 @@ from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
 from onnxopt.verification.inputs.sizes import Side, Sizes, sums
 from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
-from onnxopt.verification.model.decisions import MAY_CHANGE, Changing, is_random_model
+from onnxopt.verification.model.dataflow import MAY_CHANGE, Changing, is_random_model
 from onnxopt.verification.model.nodes import int_of, operators_of, overridable, required
 from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS, having
 from onnxopt.verification.model.skeleton import Skeleton

@@ -18,7 +18,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
 from onnxopt.proto.messages import tensor_type
-from onnxopt.verification.model.decisions import Changing
+from onnxopt.verification.model.dataflow import Changing
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
 from onnxopt.verification.model.ranges import ANY, Range, Ranges, common, joined, of_type

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from onnxopt.verification.model.decisions import draws_of
+from onnxopt.verification.model.dataflow import draws_of
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.pieces.value_numbers import ValueNumbering
 from onnxopt.verification.programs.program import Program, bodies

@@ -18,7 +18,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import array_to_tensor, tensor_to_array
-from onnxopt.verification.model.decisions import draws
+from onnxopt.verification.model.dataflow import draws
 from onnxopt.verification.model.nodes import domain_of, held_as
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.programs.program import Program, bodies

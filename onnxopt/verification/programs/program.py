@@ -11,7 +11,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxopt.proto.element_types import BY_ONNX, INTEGERS, TYPES, of
-from onnxopt.verification.model.decisions import Changing, draws, is_decision
+from onnxopt.verification.model.dataflow import Changing, draws, is_decision
 from onnxopt.verification.model.nodes import bodies_of, captured, holds, in_order, is_part, reads_of
 from onnxopt.verification.model.ranges import Range, Ranges
 from onnxopt.verification.model.skeleton import Skeleton

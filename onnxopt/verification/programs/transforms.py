@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.messages import array_to_tensor, make_attribute, tensor_to_array
 from onnxopt.verification.compare import CODES
-from onnxopt.verification.model.decisions import count_draws, draws
+from onnxopt.verification.model.dataflow import count_draws, draws
 from onnxopt.verification.model.nodes import (
     Functions,
     Name,
