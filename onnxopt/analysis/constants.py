@@ -216,11 +216,11 @@ def one_element(array: Array) -> Array | None:
     held = distinct(array)
     if not held.size or element_kind(held) == "S":
         return None
-    # Compared as integers: rows of single bytes take ten times as long.
-    words = np.ascontiguousarray(held).reshape(-1).view(f"u{gcd(held.itemsize, 8)}").reshape(held.size, -1)
-    for few in (words[:_FIRST], words):  # in most arrays the first elements differ
-        if not (few == words[0]).all():
-            return None
+    if held.size > 1:  # compared as integers: rows of single bytes take ten times as long
+        words = np.ascontiguousarray(held).reshape(-1).view(f"u{gcd(held.itemsize, 8)}").reshape(held.size, -1)
+        for few in (words[:_FIRST], words):  # in most arrays the first elements differ
+            if not (few == words[0]).all():
+                return None
     first: Array = held[(0,) * held.ndim].reshape(())
     return first
 

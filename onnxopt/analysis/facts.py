@@ -6,7 +6,7 @@ everywhere. Facts of a body hold for its own values only, since the body may not
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from onnx import TypeProto
 
@@ -45,7 +45,8 @@ def infer_new(node: Node) -> None:
         return
     ruled, data = _is_ruled(node, graph), ShapeData(assumed=True)
     ruled_dims = data.visit(node) if ruled else {}
-    inferred = {} if _are_settled(node, ruled_dims) else believed_types(node)
+    names = {v: as_dims(dims) for v, dims in ruled_dims.items()}
+    inferred = {} if _are_settled(node, names) else believed_types(node)
     for v in node.results:
         _set_type(v, inferred.get(v))
         if v.shape is None and (dims := _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v))) is not None:
@@ -56,15 +57,15 @@ def infer_new(node: Node) -> None:
 def _is_ruled(node: Node, graph: Graph) -> bool:
     """Whether rules give types that a test compares with those of onnx."""
     op = node.op
-    if node.bodies or node.has_references or graph.model.has_function(op):
+    if node.bodies or node.has_references or (graph.model.functions and graph.model.has_function(op)):
         return False
     return tabled(op, graph.opset()) is not None and (op in SHAPE_RULES or op in CONTENTS)
 
 
-def _are_settled(node: Node, ruled_dims: dict[Value, Dims]) -> bool:
+def _are_settled(node: Node, ruled: Mapping[Value, Shape]) -> bool:
     """Whether types and all dims of the results are known, from rules or facts: numbers, symbols, dims of operands."""
     for v in node.results:
-        dims = as_dims(ruled_dims[v]) if v in ruled_dims else v.shape
+        dims = ruled.get(v, v.shape)
         if not v.dtype or dims is None or not all(_is_settled(d, node) for d in dims):
             return False
     return True
@@ -140,11 +141,14 @@ class _Inference:
             if not v.constant and not v.is_input:  # changed by training
                 v.dtype, v.shape = v.constant_type()
         self.todo = None if changed is None else _with_owners(changed)
+        self.data.kept = changed is None and not graph.owners
         self._scope(graph)
         while self.equal:
             self.todo, self.refined = _with_owners(self._rename()), set()
             self.data = ShapeData(assumed=True)
             self._scope(graph)
+        if self.data.kept:
+            self.model.sizes = self.data
         scopes = [scope for scope in self.model.scopes() if not scope.root.is_function]
         self.model.is_vague = any(self.vague.has(v.shape) for v in graph.inputs) or any(
             self.vague.is_in(n) for scope in scopes for n in scope
@@ -181,22 +185,31 @@ class _Inference:
         before = [v.dtype for v in results]
         ruled = _is_ruled(node, graph)
         ruled_dims = self.data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
-        inferred = {} if ruled and _are_settled(node, ruled_dims) else self._inferred(node)
+        names = {v: as_dims(dims) for v, dims in ruled_dims.items()}
+        is_settled = ruled and _are_settled(node, names)
+        inferred = {} if is_settled else self._inferred(node)
         for v, kind in zip(results, before):
             _set_type(v, inferred.get(v))
-            if not v.constant:
+            if v.constant:
+                pass
+            elif is_settled and v in names and v.shape in (None, names[v]):
+                self._learn(v, names[v])
+            else:
                 self._store(v, _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v)))
             if v.dtype != kind:
                 self.refined.add(v)
+        if is_settled:
+            self.data.note(node, ruled_dims)
         if node.op == "Loop" and not self.repeats_body and node.bodies:
             self._type_states(node)
 
     def _store(self, value: Value, dims: Shape | None) -> None:
         """Merge dims with the known shape."""
         merged = self._merged_shape(value.shape, dims, value.graph is self.model.graph)
-        if merged is None:
-            return
-        sizes = self.data.named(value, merged)
+        if merged is not None:
+            self._learn(value, self.data.named(value, merged))
+
+    def _learn(self, value: Value, sizes: Shape) -> None:
         if sizes != value.shape:
             self.refined.add(value)
             learn(value, sizes, self.was_vague and not value.unasked, renamed=True)

@@ -123,6 +123,7 @@ class Model:
         self.clock = 0  # number of marks so far
         self.marked: dict[Node, int] = {}  # nodes with the clock of their last mark, in order of marking
         self.axes: dict[Node, tuple[int, Any]] = {}  # of nodes, with the clock then: see rewriting/axes.py
+        self.sizes: Any = None  # sizes of a model without bodies, kept between sweeps: see analysis/shapes/sweep.py
         self.chains: dict[Any, Any] = {}  # composed chains, by all they depend on: see rewriting/compositions.py
         self.left_by: dict[Hashable, Left] = {}  # by pass: state of the model when the pass last left it
         self.tolerances: dict[str, float] = {}  # by pass: tolerance declared for a deliberate change of numbers

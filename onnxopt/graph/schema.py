@@ -95,6 +95,7 @@ def _element_type(text: str) -> int:
         return 0
 
 
+@cache
 def formals(op: str, opset: int) -> tuple[tuple[Formal, ...], tuple[Formal, ...]] | None:
     """Return (inputs, outputs) of an operator; the last of each stands for all further. None for an unknown schema."""
     defined = signature(op, opset)

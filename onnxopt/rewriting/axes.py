@@ -308,7 +308,7 @@ def passes(node: Node, view: View) -> Passing | None:
     forms = {v: _form(node, v, a.rank, view) for v in a.data}
     if None in forms.values():
         return None
-    seen, made_anew = ([v for v, form in forms.items() if form == f] for f in (_SEEN, _MADE_ANEW))
+    seen, made_anew = [v for v in forms if forms[v] == _SEEN], [v for v in forms if forms[v] == _MADE_ANEW]
     is_moved = seen or (made_anew and not _broadcasts(node))
     return Passing(a, seen, made_anew) if is_moved and all(map(_may_be_made_anew, made_anew)) else None
 

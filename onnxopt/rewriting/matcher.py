@@ -104,9 +104,9 @@ def possible_orders(p: Call, inputs: Sequence[Value | None]) -> Orders:
 
 
 def _may_be(p: Pattern, v: Value | None) -> bool:
-    if isinstance(p, Call):
+    if type(p) is Call:
         return v is not None and v.producer is not None and v.producer._op in p.ops
-    if isinstance(p, Either):
+    if type(p) is Either:
         return any(map(_may_be, p.choices, repeat(v)))
     return not _is_constant(p) or (v is not None and v.constant)
 
@@ -239,7 +239,7 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
         v = inputs[i] if i < count else None
         if type(q) is Either:
             q = q.choices[b.choose(len(q.choices))]
-        if isinstance(q, Var):  # inlined: most operands are Var or Const
+        if type(q) is Var:  # inlined: most operands are Var or Const
             if v is None:
                 if not q.optional or q.constant is not None:
                     return False
@@ -247,7 +247,7 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
                 return False
             if values.setdefault(q.name, v) is not v:
                 return False
-        elif isinstance(q, Const):
+        elif type(q) is Const:
             if (v is None and not q.optional) or values.setdefault(q.name, v) is not v:
                 return False
             b.constants[q.name] = None
@@ -344,8 +344,9 @@ def _refusal(b: Bindings) -> str | None:
         for node, p in b.covered[1:]:
             if not p.shared and node not in b.roots and (why := _read_outside(node, graph, nodes)):
                 return why
-    if any(_may_raise_rank(literal, node) for node, literal in b.literals):
-        return "the constant may raise the rank of the result"
+    for node, literal in b.literals:
+        if _may_raise_rank(literal, node):
+            return "the constant may raise the rank of the result"
     return None
 
 

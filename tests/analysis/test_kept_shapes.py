@@ -73,6 +73,18 @@ def test_only_what_changed_is_looked_at_and_what_comes_of_it(monkeypatch: pytest
     assert known(data, graph) == known(whole, graph)
 
 
+def test_the_first_sweep_visits_only_what_inference_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inference alone follows the elements of an Expand."""
+    added = "pair = Expand (one, two)\n  twice = Mul (pair, two)\n  t = Shape (z)"
+    model = read_model(build_text(SIZES.replace("t = Shape (z)", added)))
+    types.update(model)
+    data, whole = model.sizes, ShapeData()
+    assert data.contents[value(model, "twice")].tolist() == [2, 2]
+    assert visited(data, model.graph, monkeypatch) == ["pair", "twice"]
+    list(whole.sweep(model.graph))
+    assert known(data, model.graph) == known(whole, model.graph)
+
+
 def test_what_is_gone_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     model = read_model(build_text(SIZES))
     data = ShapeData(kept=True)
@@ -93,7 +105,7 @@ def test_in_each_round_all_is_as_if_nothing_was_kept(path: Path, monkeypatch: py
 
     def watched(self: ShapeArithmetic, model: Model, ctx: PassContext) -> None:
         run(self, model, ctx)
-        kept = ctx.memo.get("shape-arithmetic: known", {}).get(model)
+        kept = model.sizes
         if kept is not None:
             list(kept.sweep(model.graph))
             whole = ShapeData()

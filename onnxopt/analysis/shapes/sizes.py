@@ -79,9 +79,9 @@ def broadcast(shapes: Sequence[PartialDims]) -> PartialDims:
     A size clipped to a maximum (a table of positions) has the length it was clipped to: if shorter, the operands do not
     fit.
     """
-    rank = max(map(len, shapes))
-    if all(s == shapes[0] or not s for s in shapes) and shapes[0]:
-        return shapes[0]
+    first, rank = shapes[0], max(map(len, shapes))
+    if first and all(s is first or not s or s == first for s in shapes):
+        return first
     return tuple([_common([s[i] for s in shapes if len(s) >= -i]) for i in range(-rank, 0)])
 
 

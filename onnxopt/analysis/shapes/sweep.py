@@ -29,7 +29,6 @@ from onnxopt.graph.emission import type_results
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import signature
 from onnxopt.graph.value import Shape, Value
 from onnxopt.proto.messages import Array
 
@@ -50,11 +49,11 @@ class ShapeData:
     An element is an int, Expr, bool, or None if unknown.
 
     For a graph without bodies the data may be `kept` between sweeps: only changed nodes, and readers of changed facts,
-    are visited again. `assumed`: facts are not stored.
+    are visited again, and what inference visited is not. `assumed`: facts are not stored.
     """
 
     def __init__(self, *, assumed: bool = False, kept: bool = False) -> None:
-        self.assumed, self.kept = assumed, kept
+        self._assumed, self.kept = assumed, kept
         self.trial = False  # based on an assumption
         self.dims: MutableMapping[Value, Dims] = {}
         self.contents: MutableMapping[Value, Array] = {}
@@ -77,7 +76,7 @@ class ShapeData:
             if known is None:
                 return None
             found = self._keep(v, self._sizes(known))
-            if None in known and not self.assumed:
+            if None in known and not self._assumed:
                 v.shape = tuple(d if isinstance(d, int) else d.name for d in found)
         return found
 
@@ -102,6 +101,12 @@ class ShapeData:
     def data_in(self, node: Node, index: int) -> Array:
         """Return the elements of an operand. Raises Unknown if all are unknown."""
         return self.data_of(node.input(index))
+
+    @property
+    def assumed(self) -> bool:
+        """Whether facts are not stored."""
+        self._reads_more = True
+        return self._assumed
 
     @property
     def minima(self) -> Mapping[str, int]:
@@ -173,6 +178,7 @@ class ShapeData:
             for name, size in itertools.chain.from_iterable(map(least_read, graph.by_op.get("Conv", ()))):
                 self._minima[name] = max(size, self._minima.get(name, 0))
         if self.kept:
+            self._assumed = False  # data of inference serve later sweeps
             self._forget_removed(graph)
         in_function = graph.root.is_function
         for node in graph:
@@ -187,8 +193,14 @@ class ShapeData:
         dims, results = self.dims, node.results
         for v in results:
             dims.pop(v, None)
+        self._reads_more = False
         self._visit(node)
         return {v: dims[v] for v in results if v in dims}
+
+    def note(self, node: Node, found: Mapping[Value, Dims]) -> None:
+        """Keep a visit, unless other dims than those `found` were stored for the results."""
+        if self.kept and all(self.dims.get(v) is dims for v, dims in found.items()):
+            self._visits[node] = -1 if self._reads_more else node.scope.model.clock, _facts(node)
 
     def named(self, value: Value, shape: Shape) -> tuple[int | str, ...]:
         """Keep the dims of a value, and return them with a name for each unknown one."""
@@ -202,28 +214,25 @@ class ShapeData:
         self._changed.clear()
         self._visits = {n: seen for n, seen in self._visits.items() if n.graph is graph}
         for known in (self.dims, self.contents):
-            for v in [v for v in known if v.constant or v.producer not in self._visits]:
+            for v in [v for v in known if v.constant or (maker := v.producer) is None or maker.graph is not graph]:
                 del known[v]
 
     def _visit_again(self, node: Node) -> None:
         """Visit a node if the node, or a fact of its inputs or results, changed since the last visit."""
-        graph = node.scope
-        seen = self._visits.get(node)
-        self._reads_more = False
-        if seen is None:  # new node: its readers were marked
-            self._visit(node)
-        else:
+        model, seen = node.scope.model, self._visits.get(node)
+        if seen is not None:
             when, facts = seen
-            clean = when >= graph.model.marked.get(node, 0) and self._changed.isdisjoint(node.inputs)
+            clean = when >= model.marked.get(node, 0) and self._changed.isdisjoint(node.inputs)
             if clean and facts == _facts(node):
                 return
-            values = node.results
-            before = [(self.dims.pop(v, None), self.contents.pop(v, None)) for v in values]
-            self._visit(node)
-            for v, (dims, content) in zip(values, before):
-                if dims != self.dims.get(v) or not _is_same(content, self.contents.get(v)):
-                    self._changed.add(v)
-        self._visits[node] = -1 if self._reads_more else graph.model.clock, _facts(node)
+        values = node.results
+        before = [(self.dims.pop(v, None), self.contents.pop(v, None)) for v in values]
+        self._reads_more = False
+        self._visit(node)
+        for v, (dims, content) in zip(values, before):
+            if dims != self.dims.get(v) or not _is_same(content, self.contents.get(v)):
+                self._changed.add(v)
+        self._visits[node] = -1 if self._reads_more else model.clock, _facts(node)
 
     def _visit(self, node: Node) -> None:
         """Set the element types of the results of a node, and apply the rules for shapes and contents."""
@@ -233,7 +242,7 @@ class ShapeData:
                 type_outputs(node)
                 break
         rule = SHAPE_RULES.get(op)
-        if rule is not None and not (node.domain and _is_function(node)):
+        if rule is not None and not ("::" in op and _is_function(node)):
             found = self.apply(rule, node)
             for v, dims in zip(outputs, found if isinstance(found, list) else (found,)):
                 if v is not None and dims is not None:
@@ -261,12 +270,12 @@ class ShapeData:
 
     def learn(self, value: Value, dims: PartialDims) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
-        known = value.known_shape if self.assumed else types.shape(value)
+        known = value.known_shape if self._assumed else types.shape(value)
         if known is not None and (same := self._known_already(dims, known)) is not None:
             self._keep(value, same)
         elif known is None or len(known) == len(dims):
             named = self._keep(value, self._sizes(dims if known is None else map(better_dim, known, dims)))
-            if not (self.assumed or value.constant) and (facts := as_dims(named)) != value.shape:
+            if not (self._assumed or value.constant) and (facts := as_dims(named)) != value.shape:
                 learn(value, facts, asked=True)
 
     def _known_already(self, dims: PartialDims, known: Shape) -> Dims | None:
@@ -319,7 +328,7 @@ def type_outputs(node: Node) -> None:
     graph = graph_of(node)
     if graph is None:
         return
-    defined = signature(node.op, graph.opset(node.domain))
+    defined = graph.signature(node.op)
     if defined is not None:
         type_results(node, defined, [_element_type(v) for v in node.inputs])
         return

@@ -61,7 +61,7 @@ class ShapeArithmetic(ModelPass):
             if not model.is_vague:
                 return  # computations on numbers are left to constant folding
         if not model.graph.skipped:
-            _run_graph(model.graph, _known(model, ctx), {}, ctx)
+            _run_graph(model.graph, _known(model), {}, ctx)
 
 
 def _has(scopes: Iterable[Graph], *ops: str) -> bool:
@@ -73,13 +73,13 @@ def _is_static(v: Value) -> bool:
     return v.shape is not None and all(isinstance(d, int) for d in v.shape)
 
 
-def _known(model: Model, ctx: PassContext) -> ShapeData:
+def _known(model: Model) -> ShapeData:
     """Return the shape data, kept between rounds in models without bodies."""
     if model.graph.owners:
         return ShapeData()
-    found = ctx.memo.setdefault("shape-arithmetic: known", {}).setdefault(model, ShapeData(kept=True))
-    assert isinstance(found, ShapeData)
-    return found
+    model.sizes = model.sizes or ShapeData(kept=True)
+    assert isinstance(model.sizes, ShapeData)
+    return model.sizes
 
 
 def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
