@@ -125,6 +125,7 @@ def _track_all(c: AxisTracker, graph: Graph) -> None:
         found = _through_branches(c, node) if node.op == "If" else track(c, node)
         for value, tracked in zip(outputs, found):
             if value is not None and tracked is not None:
+                c.dims(node, value)
                 c.follow(value, tracked)
 
 

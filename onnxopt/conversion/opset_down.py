@@ -265,13 +265,11 @@ def _unfit_types(node: NodeProto, schema: OpSchema, opset: int, known: KnownValu
             if kind is None:
                 continue
             found, formal = known.element_type(name), kinds[min(i, last)]
-            if not found:
-                if form := _unfit_form(kind, parameters[min(i, last)]):
-                    return f"it does not take {form}s such as `{name}`"
-                continue
-            if formal.allowed and found not in formal.allowed:
+            if form := _unfit_form(kind, parameters[min(i, last)]):
+                return f"it does not take {form}s such as `{name}`"
+            if found and formal.allowed and found not in formal.allowed:
                 return f"it does not take {type_name(found)}, which `{name}` is,"
-            if formal.symbol:
+            if found and formal.symbol:
                 other, first = symbols.setdefault(formal.symbol, (found, name))
                 if other != found:
                     return f"`{first}` and `{name}` have to be of one type"
@@ -279,10 +277,9 @@ def _unfit_types(node: NodeProto, schema: OpSchema, opset: int, known: KnownValu
 
 
 def _unfit_form(kind: TypeProto, parameter: OpSchema.FormalParameter) -> str:
-    """Return "sequence" or "optional" for a value that a parameter does not take; empty for all further types."""
+    """Return the form of a value that a parameter does not take, as "sequence"; empty for other values."""
     form = (kind.WhichOneof("value") or "").removesuffix("_type")
-    taken = {text[:3] for text in parameter.types}  # `seq(tensor(float))`
-    return form if form in ("sequence", "optional") and form[:3] not in taken else ""
+    return "" if form[:3] in {text[:3] for text in parameter.types} else form  # `seq(tensor(float))`
 
 
 # -- the definition of an operator by the standard --------------------------------------------------------------------

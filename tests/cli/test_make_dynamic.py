@@ -12,7 +12,7 @@ from onnx import parser
 
 from onnxopt.conversion.dynamic import make_dynamic
 from onnxopt.errors import UsageError
-from onnxopt.io import load, save
+from onnxopt.io import from_proto, load, save
 from tests.cli.conftest import Run
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
@@ -44,6 +44,13 @@ def test_a_fixed_batch_becomes_dynamic_in_all_operators(run: Run, tmp_path: Path
     a, b = (ort.InferenceSession(tmp_path / name) for name in ("m.onnx", "out.onnx"))
     parts = [a.run(None, {"x": x[i : i + 2], "mask": mask[i : i + 2]})[0] for i in (0, 2, 4)]
     np.testing.assert_array_equal(b.run(None, {"x": x, "mask": mask})[0], np.concatenate(parts))
+
+
+def test_a_result_of_unknown_rank_is_refused() -> None:
+    """Before opset 10, onnx infers no shape of the mask of a Dropout."""
+    text = '<ir_version: 7, opset_import: ["" : 7]> g (float[2, 3] x) => (float[A, B] y) { d, m = Dropout (x) y = Neg (m) }'
+    with pytest.raises(UsageError, match="Dropout.*: the rank of what it reads or makes is unknown"):
+        make_dynamic(from_proto(parser.parse_model(text)), {"*:0": "batch"})
 
 
 def test_a_merged_batch_is_refused_by_verification(run: Run, tmp_path: Path) -> None:

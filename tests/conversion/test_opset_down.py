@@ -106,6 +106,7 @@ REFUSED: Final[list[tuple[int, int, str, str, str, str]]] = [
      "does not take FLOAT8E4M3FN"),
     (14, 13, ROWS, "s = SequenceConstruct (x) t = Identity (s) y = SequenceAt (t, i)", "int64 i = {0}",
      "Identity `t`: it does not take sequences such as `s`"),
+    (18, 17, ROWS, "y = OptionalGetElement (x)", "", "it does not take tensors such as `x` before opset 18"),
     (12, 11, ROWS, "d, y = Dropout (x, r, t)", "float r = {0.5}, bool t = {1}", "it trains"),
 ]  # fmt: skip
 
