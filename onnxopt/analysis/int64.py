@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.intervals import Intervals, is_within
-from onnxopt.analysis.narrowing import RESULT_TYPE
+from onnxopt.analysis.narrowing import RESULT_TYPE, deciding
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node, present
 from onnxopt.graph.schema import formals
@@ -28,7 +28,6 @@ NO_KERNEL: Final = ("OneHot", "Unique")
 # Type variables that onnxruntime takes as int64 only, whatever the schema says: onnx's inference reads stored axes of a
 # Pad as int64, and the definition of CenterCropPad, which runtimes write out, compares the operand with a Shape.
 _REFUSED: Final = {("CenterCropPad", "Tind"), ("Pad", "Tind")}
-_BY_FIRST: Final = ("EyeLike",)  # without the attribute the result has the type of the operand
 # Operands clamped to the length of the axis.
 _CLAMPED: Final = {"Slice": (1, 2)}
 
@@ -128,11 +127,13 @@ class Groups:
             return
         known = formals(node.op, node.scope.opset(node.domain))
         why = self._obstacle(node, known is not None)
+        kept = deciding(node.op, node.scope.opset(node.domain))
         by_symbol: dict[str, Group] = {}
         for side, i in slots:
             symbol = _symbol(known[side], i) if known is not None and not why else ""
             refused = KERNEL if (node.op, symbol) in _REFUSED else ""
-            group = by_symbol.setdefault(symbol, Group(node, [], [], refused if symbol else why or ONLY))
+            stays = ONLY if symbol in kept or not symbol else ""
+            group = by_symbol.setdefault(symbol, Group(node, [], [], refused or why or stays))
             (group.outputs if side else group.inputs).append(i)
         for group in by_symbol.values():
             self._prove(group)
@@ -153,7 +154,7 @@ class Groups:
     def _prove(self, group: Group) -> None:
         """Note why a group stays int64, if it has to."""
         op = group.node.op
-        if op in _BY_FIRST or (not group.inputs and group.outputs and op not in RESULT_TYPE):
+        if not group.inputs and group.outputs and op not in RESULT_TYPE:
             group.why = group.why or ONLY  # the type of the results cannot be chosen
         if group.why:
             return

@@ -15,7 +15,7 @@ from onnx.defs import OpSchema
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema, is_standard
+from onnxopt.graph.schema import find_schema, formals, is_standard
 from onnxopt.operators import IN_RANGE, of_form
 from onnxopt.operators.operands import CONTRIB_DOMAIN, contrib_types
 from onnxopt.proto.element_types import BY_NAME
@@ -113,6 +113,7 @@ def _slots_of(schema: OpSchema, dtype: str) -> Slots:
     op, kind = schema.name, f"tensor({dtype})"
     free = {c.type_param_str for c in schema.type_constraints if kind in c.allowed_type_strs}
     kept = _WIDE_INPUTS.get(op, ())
+    free -= deciding(op, schema.since_version)
     inputs = tuple(i.type_str in free and k not in kept for k, i in enumerate(schema.inputs))
     bound = {i.type_str for i, taken in zip(schema.inputs, inputs) if taken}
     outputs = tuple(o.type_str in free and (op in RESULT_TYPE or o.type_str in bound) for o in schema.outputs)
@@ -124,8 +125,18 @@ def _slots_of(schema: OpSchema, dtype: str) -> Slots:
     return Slots(inputs, outputs, more)
 
 
-def _is_variadic(formals: Sequence[Any]) -> bool:
-    return bool(formals) and formals[-1].option == formals[-1].option.Variadic
+def deciding(op: str, opset: int) -> set[str]:
+    """Return the type variables of operands that decide, by inference, the type of a result with its own variable."""
+    known = formals(op, opset)
+    if known is None or op in ("Cast", "DequantizeLinear"):  # whose results get the type that is wanted
+        return set()
+    given, made = known
+    own = [o.allowed for o in made if not o.only and o.symbol not in {i.symbol for i in given}]
+    return {i.symbol for i in given if i.allowed in own}
+
+
+def _is_variadic(parameters: Sequence[Any]) -> bool:
+    return bool(parameters) and parameters[-1].option == parameters[-1].option.Variadic
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
     if what := further_graphs(proto):
         hint = "put them in place by --inline-functions" if proto.functions else "leave out --target-opset"
         raise ModelError(f"{path} has {what}", hint)
+    del proto.functions[:]  # without a call, and of the opset before
     if target > current:
         raise_opset(proto, current, target, path, limits or Limits())
     else:

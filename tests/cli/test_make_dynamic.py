@@ -48,9 +48,10 @@ def test_a_fixed_batch_becomes_dynamic_in_all_operators(run: Run, tmp_path: Path
 
 def test_a_result_of_unknown_rank_is_refused() -> None:
     """Before opset 10, onnx infers no shape of the mask of a Dropout."""
-    text = '<ir_version: 7, opset_import: ["" : 7]> g (float[2, 3] x) => (float[A, B] y) { d, m = Dropout (x) y = Neg (m) }'
-    with pytest.raises(UsageError, match="Dropout.*: the rank of what it reads or makes is unknown"):
-        make_dynamic(from_proto(parser.parse_model(text)), {"*:0": "batch"})
+    text = "g (float[2, 3] x) => (float[A, B] y) { d, m = Dropout (x) y = Neg (m) }"
+    model = parser.parse_model(f'<ir_version: 7, opset_import: ["" : 7]> {text}')
+    with pytest.raises(UsageError, match=r"Dropout.*: the rank of what it reads or makes is unknown"):
+        make_dynamic(from_proto(model), {"*:0": "batch"})
 
 
 def test_a_merged_batch_is_refused_by_verification(run: Run, tmp_path: Path) -> None:

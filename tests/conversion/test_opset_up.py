@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import ModelProto
 
@@ -93,6 +94,15 @@ def test_the_value_of_a_pad(mode: str) -> None:
     pad = f'Pad <mode = "{mode}", value = 2.0, pads = [0, 1, 0, 0, 0, 2]>'
     agree(model(10, V, f"y = {pad} (x)"), 13)
     agree(model(10, V, f"d = Cast <to = 11> (x) p = {pad} (d) y = Cast <to = 1> (p)"), 13)
+
+
+def test_a_function_without_a_call_goes() -> None:
+    """The checker refuses a function of another opset with an operator that changed."""
+    before = model(11, V, "y = Neg (x)")
+    given = onnx.parser.parse_function('<domain: "d", opset_import: ["" : 11]> f (a) => (b) { b = Softmax (a) }')
+    before.functions.append(given)
+    before.opset_import.add(domain="d", version=1)
+    assert not agree(before, 17).functions
 
 
 def test_a_body_reads_names_that_are_free() -> None:
