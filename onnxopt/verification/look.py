@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from onnxopt.verification.compare import CODES, as_held
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.cones import outputs_behind
 from onnxopt.verification.coverage.gaps import Gap, changed_blanks, have_other_points, unproven_blanks, unreached
+from onnxopt.verification.coverage.probe import overflowing
 from onnxopt.verification.coverage.traces import Trace, traces
 from onnxopt.verification.coverage.unseen import unseen, untaken
 from onnxopt.verification.inputs.plan import Plan
@@ -144,7 +146,9 @@ class Look:
         # Narrow values of A are rounded as well. A larger loss in either is not compared, unless nothing is left.
         faults = ((name_in_file(fault.value), fault.found.note) for fault in walk.faults)
         names = [name for name, note in faults if note or walk.replay.kind(name) == "tensor(float)"][:1]
-        return [f"`{v}` differs where float16 is rounded, which this runtime computes in float32" for v in names]
+        found = [f"`{v}` differs where float16 is rounded, which this runtime computes in float32" for v in names]
+        large = (f"`{name_in_file(v)}` overflows for larger numbers, unlike in the original" for v in overflowing(walk))
+        return found or [*itertools.islice(large, 1)]
 
     def _walked(self, a: Runner, b: Runner, feeds: Sequence[Mapping[str, Any]], **how: Any) -> Walk:
         how |= {"memory": self.options.memory, "seed": self.options.seed}

@@ -110,7 +110,7 @@ def test_noise_is_measured_at_the_first_differing_value(
 def test_samples_are_within_what_operators_make(tmp_path: Path) -> None:
     """Samples of whole numbers stay whole, and samples of bounded values stay within the bounds."""
     found = cone(tmp_path, "f = Floor (x) e = Exp (x) y = Add (f, e)", "f = Floor (x) e = Exp (x) y = Add (e, f)", "y")
-    known = found.known(0)
+    known = {name: found.walk.original.values[0][name] for name in found.entries}
     assert sorted(known) == ["e", "f"]
     samples = [*beyond(found, known, [0.25, 3.5], (-8.0, 8.0)), *near(found, known, 4)]
     assert len(samples) == 10

@@ -71,17 +71,12 @@ def _outputs(outer: Walk, nodes: Nodes, programs: Programs) -> list[tuple[str, s
     (x, y), of = nodes, outer.pairs.of
     first = int(x.op_type == "Loop")  # the condition output of a Loop
     mine, theirs = (p.outputs[first:] for p in programs)
-    found = _places(x, y, of)
+    places = {name: k for k, name in enumerate(x.output) if name}
+    found = {k: places[of[name]] for k, name in enumerate(y.output) if of.get(name) in places}
     rest = [i for i in range(len(mine)) if i not in found.values()], [k for k in range(len(theirs)) if k not in found]
     if len(rest[0]) == len(rest[1]):
         found |= dict(zip(rest[1], rest[0]))
     return [*zip(*(p.outputs[:first] for p in programs)), *((mine[i], theirs[k]) for k, i in found.items())]
-
-
-def _places(x: NodeProto, y: NodeProto, of: Mapping[str, str]) -> dict[int, int]:
-    """Return {place of a result of `y`: place of the corresponding result of `x`}."""
-    places = {name: k for k, name in enumerate(x.output) if name}
-    return {k: places[of[name]] for k, name in enumerate(y.output) if of.get(name) in places}
 
 
 class _Unknown(Exception):

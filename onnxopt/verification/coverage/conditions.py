@@ -19,8 +19,6 @@ from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.programs.runner import Runner, Values
 from onnxopt.verification.run import Failed
 
-# -- conditions -------------------------------------------------------------------------------------------
-
 BRANCHES: Final = ("then_branch", "else_branch")
 _BOOL: Final = 9  # of TensorProto.DataType
 _STRING: Final = 8

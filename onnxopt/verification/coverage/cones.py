@@ -25,6 +25,8 @@ EPSILON: Final = 1e-3  # addends up to this size are epsilons
 _FOLLOWED_SHARE: Final = 1e-3  # relative; of a breakpoint propagated through different constants
 _MAX_POINTS: Final = 8
 _MAX_BREAKPOINT: Final = 1e30
+_NO_NUMBER: Final = 1e35  # stands for NaN, beyond all breakpoints
+_OVERFLOWS: Final = {"Exp": (88.0,), "Log": (0.0,)}  # limits of float32
 _NORMALIZATIONS: Final = having("normalizes")
 # Ends of 8- and 16-bit integers, by TensorProto.DataType.
 _ENDS: Final = {2: (0.0, 255.0), 3: (-128.0, 127.0), 4: (0.0, 65535.0), 5: (-32768.0, 32767.0)}
@@ -36,6 +38,7 @@ class Cone:
 
     walk: Walk
     value: str  # in B
+    original: str  # the value in A
     fed: Collection[str]  # cutpoints, by B's names
     fed_of_a: Collection[str]  # cutpoints, by A's names
     nodes: list[int]  # of A
@@ -59,19 +62,13 @@ class Cone:
         asked = read.difference(entries)
         nodes = a.cone([original, *asked], fed_of_a, MAX_NODES + 1)
         entries = a.entries(nodes, fed_of_a.difference(asked))
-        if contrary := a.behind(asked, (), max(nodes, default=0)).intersection(entries) - read:
-            return cls.of(walk, value, {*behind, *walk.pairs.made_from([*contrary])})
         if len(nodes) > MAX_NODES or not a.random.isdisjoint(nodes) or not asked <= a.maker.keys():
             return None
+        if contrary := a.behind(asked, (), max(nodes, default=0)).intersection(entries) - read:
+            return cls.of(walk, value, {*behind, *walk.pairs.made_from([*contrary])})
         if any(len(tensors(walk, name)) < len(walk.original.values) for name in entries):
             return None
-        return cls(walk, value, fed, fed_of_a, nodes, entries, frozenset(read - asked), sorted(asked))
-
-    @property
-    def original(self) -> str:
-        """The name of the value in A."""
-        found: str = self.walk.pairs.of[self.value]
-        return found
+        return cls(walk, value, original, fed, fed_of_a, nodes, entries, frozenset(read - asked), sorted(asked))
 
     def range(self, name: str) -> Range:
         """Return the possible numbers of an entry."""
@@ -83,11 +80,6 @@ class Cone:
             return values
         with np.errstate(over="ignore"):  # a bound may exceed the type
             return self.range(name).cut(values)
-
-    def known(self, case: int) -> dict[str, Any]:
-        """Return A's values of the entries in a case, by name."""
-        values = self.walk.original.values[case]
-        return {e: values[e] for e in self.entries}
 
 
 def tensors(walk: Walk, name: str) -> list[Any]:
@@ -139,12 +131,15 @@ class Breakpoints:
 
     def _of(self, node: NodeProto) -> Iterator[float]:
         for k in range(len(node.input)):
-            yield from filter(math.isfinite, breakpoints(node, k, self._numbers))
+            points = breakpoints(node, k, self._numbers)
+            yield from np.nan_to_num(points, nan=_NO_NUMBER) if self._epsilons else filter(math.isfinite, points)
         if self._epsilons and node.op_type == "Add":
             added = (found for name in node.input if len(found := self._numbers(name)) == 1)  # biases are no epsilons
             yield from (n for (n,) in added if 0 < n <= EPSILON)
         elif self._epsilons and node.op_type in _NORMALIZATIONS:
             yield next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+        elif self._epsilons:
+            yield from _OVERFLOWS.get(node.op_type, ())
 
     def _numbers(self, name: str) -> list[float]:
         return numbers(self._held[name]) if name in self._held else []

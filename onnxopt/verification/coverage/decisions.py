@@ -72,10 +72,11 @@ def _differs(cone: Cone | None, decisions: set[str]) -> bool | None:
 
 
 def _half_seen(cone: Cone, decisions: set[str]) -> list[str]:
-    """Return the decisions fed to a cone without both results in the cases."""
+    """Return the decisions fed to a cone without both results of each boolean in the cases."""
     walk = cone.walk
     fed = (e for e in cone.entries if e in decisions and walk.pairs.by_original.get(e) in walk.fed)
-    return [e for e in fed if not _is_seen(walk, e)]
+    known = ((e, tensors(walk, e)) for e in fed)
+    return [e for e, v in known if not v or element_kind(v[-1]) != "b" or _fixed(v, v[-1]).any()]
 
 
 def _differs_for_others(cone: Cone, read: Sequence[str]) -> bool:
@@ -86,12 +87,6 @@ def _differs_for_others(cone: Cone, read: Sequence[str]) -> bool:
     # A further entry that depends on the decision would contradict the decision.
     apart = [e for e in read if e in cone.both and a.behind({e}, (), len(a.nodes) - 1).isdisjoint(cone.entries)]
     return any(differs(cone, functools.partial(_others, name=e)) for e in apart)
-
-
-def _is_seen(walk: Walk, name: str) -> bool:
-    """Return whether each boolean of a decision is both true and false in the cases."""
-    known = tensors(walk, name)
-    return bool(known) and element_kind(known[-1]) == "b" and not _fixed(known, known[-1]).any()
 
 
 def _others(cone: Cone, known: Known, name: str) -> Iterator[Known]:

@@ -31,11 +31,13 @@ from onnxopt.verification.coverage.probe import (
     grossly,
     near,
     probe,
+    special,
 )
 from onnxopt.verification.inputs.windows import are_few, least_rows
 from onnxopt.verification.model.operators import DROPPING, SINKS, having
 from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.pieces.outcome import Fault
+from onnxopt.verification.pieces.paths import paths
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.records import AND
@@ -46,6 +48,7 @@ _NOISE_BATCH: Final = 16  # values with noise measured together
 _NEAR_SAMPLES: Final = 16  # samples close to the numbers of a case
 _FAR_SAMPLES: Final = 128  # permutations of the numbers of a case: each may be a row with some channel positive
 _ODD: Final = 8  # booleans different from the majority
+_differs_specially: Final = partial(differs, sampler=special, tolerance=grossly)
 # Types of decisions; quantizers have further types.
 _DECISIONS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")
 _INTEGER_DECISIONS: Final = _DECISIONS[1:]
@@ -132,8 +135,9 @@ def undecided(walk: Walk) -> dict[str, bool]:
     for value in found:
         mine, theirs = _nodes(walk, value)
         points = sorted({*a.of(mine), *b.of(theirs)})
-        differs_far = _differs_far(walk, value, between(points, points), ALL_FACTORS, flip=True)
-        asked[value] = differs_far or _differs_where_equal(Cone.of(walk, value), points)
+        numbers = [*between(points, points), *(points if _is_exact(walk, value) else ())]
+        cone, differs_far = Cone.of(walk, value), _differs_far(walk, value, numbers, ALL_FACTORS, flip=True)
+        asked[value] = differs_far or _differs_specially(cone) or _differs_where_equal(cone, points)
     return asked | dict.fromkeys(little, False)
 
 
@@ -148,6 +152,12 @@ def _differs_far(
 ) -> bool:
     """Return whether a value differs on numbers far from a case's numbers (see `beyond`)."""
     return differs(Cone.of(walk, value), partial(beyond, points=points, factors=factors, flip=flip), grossly)
+
+
+def _is_exact(walk: Walk, value: str) -> bool:
+    """Return whether neither model rounds between cutpoints and a value: a tie is the same in both."""
+    mine = paths(walk.a, [walk.pairs.of[value]], walk.fed_of_a, walk.original.types)
+    return not any(path.depth for path in (*mine.values(), *paths(walk.b, [value], walk.fed, {}).values()))
 
 
 def _differs_where_equal(cone: Cone | None, points: Sequence[float]) -> bool:
@@ -194,14 +204,16 @@ def _of_other_points(walk: Walk, values: Iterable[str], *, epsilons: bool = Fals
 
 
 def _picked(walk: Walk) -> dict[str, bool]:
-    """Return {index with different breakpoints upstream: whether it differs with all numbers on the same side}.
+    """Return {index of an extreme element, made differently: whether it differs for ties, or numbers on one side}.
 
-    Example: only one model applies Relu before ArgMax.
+    Examples: only one model applies Relu before ArgMax, or takes the last of several.
     """
     indices = (v for v in paired_cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS)
     values = [v for v in indices if not any(map(_PICKING.isdisjoint, _operators(walk, v)))]
-    found = itertools.islice(_of_other_points(walk, values), _MAX_VALUES) if values else ()
-    return {v: _differs_far(walk, v, points) for v, points in found}
+    found = dict(itertools.islice(_of_other_points(walk, values), _MAX_VALUES)) if values else {}
+    ties = (v for v in values if not walk.sameness.is_made_alike(v))
+    tied = {v: True for v in itertools.islice(ties, _MAX_VALUES) if _differs_specially(Cone.of(walk, v))}
+    return {v: _differs_far(walk, v, points) for v, points in found.items()} | tied
 
 
 def have_other_points(a: Program, b: Program) -> bool:
@@ -212,7 +224,8 @@ def have_other_points(a: Program, b: Program) -> bool:
 def unreached(walk: Walk) -> list[str]:
     """Return the cutpoints with different breakpoints that differ beyond them."""
     found = itertools.islice(_of_other_points(walk, paired_cuts(walk), epsilons=True), _MAX_VALUES)
-    return [v for v, points in found if _differs_far(walk, v, points, POSITIVE_FACTORS)]
+    far = {v: _differs_far(walk, v, points, POSITIVE_FACTORS) for v, points in found}
+    return [v for v in far if far[v] or (walk.replay.kind(v) == _DECISIONS[0] and _differs_specially(Cone.of(walk, v)))]
 
 
 # -- narrower integers ----------------------------------------------------------------------------------
@@ -328,7 +341,7 @@ def _is_step(walk: Walk, value: str) -> bool:
 Find = Callable[["Walk"], dict[str, bool]]
 _KINDS: Final[tuple[tuple[Find, str, str], ...]] = (
     (undecided, "is nearly constant in each case", "differs on other numbers"),
-    (_picked, "has other bounds", "differs where all operands are on one side of a bound"),
+    (_picked, "ranks differently", "differs for ties, or where all operands are on one side of a bound"),
     (_narrowed, "is computed in narrower integers", "differs for numbers beyond their range"),
     (decided_otherwise, "depends on a decision", "differs for a decision that no case makes"),
     (_behind_steps, "is computed from a value that differs", "differs itself on numbers near those of the cases"),

@@ -21,6 +21,7 @@ from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
+from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import is_stepped
 from onnxopt.verification.programs.stream import Stream
@@ -94,6 +95,15 @@ def _mixed(value: Any, points: Sequence[float], point: float, rng: Draws) -> Any
 def _on_one_side(value: Any, bound: float, sign: int) -> Any:
     found = np.asarray(bound + sign * np.abs(value), value.dtype)
     return found if found.min() >= 0 or value.min() < 0 else value
+
+
+def special(cone: Cone, known: Known) -> Iterator[Known]:
+    """Yield infinities and NaN in operands of IsInf and IsNaN, and floats on few levels: several are the largest."""
+    tests = (n for n in (cone.walk.a.nodes[i] for i in cone.nodes) if n.op_type in ("IsInf", "IsNaN"))
+    tested = sorted(cone.both.intersection(known, (r for n in tests for r in n.input)))
+    for number in (math.inf, -math.inf, math.nan):
+        yield {name: np.full_like(known[name], number) for name in tested}
+    yield {n: cone.possible(n, np.sign(v)) for n, v in sorted(known.items()) if element_kind(v) == "f"}
 
 
 def _comparands(known: Known, free: Collection[str], points: Sequence[float]) -> dict[tuple[str, int], None]:
@@ -199,6 +209,7 @@ def changing_values(program: Program, given: Collection[str] | None = None) -> s
 
 # -- the probe --------------------------------------------------------------------------------------------
 
+_LARGER: Final = 16.0  # times the numbers of the cases
 _GROSS: Final = 1e-2  # relative; smaller differences may be rounding of much larger numbers
 _GROSS_SHARE: Final = 0.1  # of elements of discrete values
 
@@ -240,7 +251,8 @@ def _of_case(cone: Cone, case: int, sampler: Sampler, agrees: Tolerance) -> bool
 
 def _made(cone: Cone, case: int, sampler: Sampler) -> Iterator[dict[str, Any]]:
     """Yield values fed to and made by A's nodes, by sample. Samples that overflow are left out."""
-    runner, types, known = cone.walk.runner, cone.walk.original.types, cone.known(case)
+    runner, types = cone.walk.runner, cone.walk.original.types
+    known = {e: cone.walk.original.values[case][e] for e in cone.entries}
     opened = None
     for others in sampler(cone, known):
         opened = opened or runner.open(cone.nodes, {e: types[e] for e in known}, [*cone.asked, cone.original])
@@ -268,3 +280,17 @@ def by_noise(cone: Cone, replay: Replay) -> bool:
     jumps = {original: replay.unexplained(value, cone.fed, share)}
     noise = noise_of(replay.original, [original], cone.fed_of_a, walk.replay.seed, walk.replay.dtype, jumps)
     return is_rounding(replay, value, differences, noise.get(original, ()), cone.fed, share)
+
+
+def overflowing(walk: Walk) -> Iterator[str]:
+    """Yield the changed floats that overflow in B alone for numbers a few times as large as in the cases."""
+
+    def is_finite(cone: Cone, replay: Replay) -> bool:
+        return not any(map(overflows, replay.run([cone.value], cone.fed)[cone.value]))
+
+    larger, shared = (
+        partial(beyond, points=(), factors=(_LARGER,)),
+        walk.cuts & walk.pairs.of.keys() & walk.b.maker.keys(),
+    )
+    changed = (v for v in sorted(shared) if "float" in walk.replay.kind(v) and not walk.sameness.is_made_alike(v))
+    return (v for v in changed if differs(Cone.of(walk, v), larger, is_finite))

@@ -131,7 +131,9 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
     """Return the conditions of Ifs among `nodes`, by root; {} if unknown in a case."""
     program, found = runner.program, dict[str, _Condition]()
     ifs = {i: program.nodes[i].input[0] for i in nodes if program.nodes[i].op_type == "If"}
-    feeds = _with_computed(runner, [*dict.fromkeys(ifs.values())], feeds, types)
+    made = [name for name in dict.fromkeys(ifs.values()) if name in program.maker]
+    part = runner.open(program.cone(made, ()), types, made) if made else None
+    feeds = [{**fed, **part.run(fed)} for fed in feeds] if part is not None else feeds
     for i, name in ifs.items():
         default = program.constant(name) if name in program.constants else None
         values = [known.get(name, default) for known in feeds]
@@ -140,12 +142,6 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
         root, is_so = asked(program, name)
         found.setdefault(root, _Condition(tuple(bool(np.all(v)) is is_so for v in values), {})).ifs[i] = is_so
     return found
-
-
-def _with_computed(runner: Runner, names: Sequence[str], feeds: Feeds, types: Mapping[str, str]) -> Feeds:
-    made = [name for name in names if name in runner.program.maker]
-    part = runner.open(runner.program.cone(made, ()), types, made) if made else None
-    return [{**fed, **part.run(fed)} for fed in feeds] if part is not None else feeds
 
 
 def _is_proven(program: Program, condition: _Condition) -> bool:
@@ -184,7 +180,8 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
             graph.node.append(node)
             continue
         body = bodies(node)[branches[i]]
-        made = _made(body)
+        held = *(t.name for t in body.initializer), *(t.values.name for t in body.sparse_initializer)
+        made = {*held, *(o for n in body.node for o in n.output if o)}
         if not names.isdisjoint(made):
             return None
         names |= made
@@ -194,12 +191,6 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
     for name in kept:
         graph.output.add(name=name)
     return runner.inside(Program(skeleton, fed=program.given & program.constants.keys()))
-
-
-def _made(body: GraphProto) -> set[str]:
-    """Return the names of values that a body makes or holds."""
-    held = {t.name for t in body.initializer} | {t.values.name for t in body.sparse_initializer}
-    return held.union(o for n in body.node for o in n.output if o)
 
 
 # -- branches that always fail ---------------------------------------------------------------------------
@@ -270,12 +261,8 @@ class _Failing:
 
 def _has_odd_transpose(graph: GraphProto) -> bool:
     """Return whether a Transpose permutes fewer axes than present: accepted by onnx, rejected by runtimes."""
-    ranks = _ranks(graph)
+    infos = (i for i in (*graph.input, *graph.value_info, *graph.output) if i.type.tensor_type.HasField("shape"))
+    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos}
     turned = (n for n in graph.node if n.op_type == "Transpose" and not n.domain and n.input)
     perms = ((n.input[0], len(a.ints)) for n in turned for a in n.attribute if a.name == "perm")
     return any(count and ranks.get(name, count) != count for name, count in perms)
-
-
-def _ranks(graph: GraphProto) -> dict[str, int]:
-    infos = (*graph.input, *graph.value_info, *graph.output)
-    return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}

@@ -226,7 +226,8 @@ def _indistinct(walk: Walk) -> Iterator[tuple[str, str]]:
     too, which proves nothing.
     """
     a = walk.a
-    half = [i for i in a.hiding if not _runs_whole(walk, a.nodes[i])]  # with parts that no case ran
+    parts = {i: bodies(a.nodes[i]) for i in a.hiding}
+    half = [i for i, held in parts.items() if not held or not all(running(walk, a.nodes[i], name) for name in held)]
     if not half:
         return
     numbers = walk.sameness.numbers(half)
@@ -242,12 +243,6 @@ def _read_by_one(walk: Walk, value: str, numbers: Mapping[str, int]) -> list[str
     mine, theirs = _read(walk.a, of[value], walk.fed_of_a), _read(walk.b, value, walk.fed)
     x, y = ({numbers[n]: n for n in names if n in numbers} for names in (mine, (of.get(n, n) for n in theirs)))
     return [(x | y)[n] for n in x.keys() ^ y.keys()]
-
-
-def _runs_whole(walk: Walk, node: NodeProto) -> bool:
-    """Return whether a node has bodies, and the cases run all."""
-    parts = bodies(node)
-    return bool(parts) and all(running(walk, node, name) for name in parts)
 
 
 def _read(program: Program, value: str, fed: set[str]) -> set[str]:

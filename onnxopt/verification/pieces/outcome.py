@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from onnx import GraphProto, NodeProto
 
 from onnxopt.verification.compare import as_held
 from onnxopt.verification.pieces.noise import View
+from onnxopt.verification.pieces.precise import exactly
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.transforms import name_in_file
 from onnxopt.verification.records import OutputRecord, Place, Side
-from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
+from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, is_float, worst
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
@@ -102,6 +104,51 @@ def _of_output(replay: Replay, x: str, y: str, is_cut: bool) -> Difference:
             return Difference(note="it is computed differently")
         found.append(difference(as_held(mine, theirs, replay.dtype), theirs))
     return worst(found)
+
+
+# -- hidden terms -----------------------------------------------------------------------------------------
+
+_SMALL: Final = 2.0**-8  # of a sum: a small term; of the term: an error
+_MAX_SUM_NODES: Final = 20  # of a sum's piece: float64 kernels are slow
+
+
+def hides_error(walk: Walk, value: str, found: Difference) -> bool:
+    """Return whether an agreeing sum hides an error of a small term, and note the errors. `found`: of the sum.
+
+    A residual branch scaled by 1e-6 changes a sum by a few roundings, and may be wrong by all of its range. If a value
+    in the branch differs, the sum is compared in float64, relative to the term.
+    """
+    cone = walk.b.cone([value], walk.fed) if found.largest and walk.replay.kind(value) == "tensor(float)" else ()
+    if len(cone) <= _MAX_SUM_NODES and any(
+        v in walk.first and not walk.first[v].ok for v in walk.b.made(cone) if v != value
+    ):
+        errors = [_error_of_term(walk, case, value) for case in range(len(walk.original.values))]
+        if any(error.relative > _SMALL for error in errors):
+            walk.latest[value] = errors
+            return True
+    return False
+
+
+def _error_of_term(walk: Walk, case: int, value: str) -> Difference:
+    """Return the error of a sum in float64 relative to the largest small term; none if unknown, or without a term."""
+    known, original, replay, shares = walk.original.values[case], walk.pairs.of[value], walk.replay, [0.0]
+    nodes, theirs = walk.a.cone([original], walk.fed_of_a), walk.b.cone([value], walk.fed)
+    for node in (walk.a.nodes[i] for i in nodes):
+        total: Any = known.get(node.output[0])
+        others = [known[r] for r in node.input if is_float(known.get(r))] if node.op_type == "Add" else []
+        shares += [difference(total, np.broadcast_to(v, total.shape)).relative for v in others if is_float(total)]
+    view, most = replay.views.get(value), replay.memory // 8
+    if not (share := max(s for s in shares if s <= _SMALL)):
+        return Difference()
+    try:
+        x = exactly(walk.runner, [original], {r: known[r] for r in walk.a.entries(nodes, walk.fed_of_a)}, most)[
+            original
+        ]
+        y = exactly(replay.runner, [value], {r: replay.fed_as(r, case) for r in walk.b.entries(theirs, walk.fed)}, most)
+        error = difference(x if view is None else view(x, case), y[value])
+    except KeyError:  # kernels are missing, or values were released
+        return Difference()
+    return Difference() if error.note else error._replace(span=share * error.span)
 
 
 # -- bodies -----------------------------------------------------------------------------------------------

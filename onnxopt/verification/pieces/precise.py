@@ -74,24 +74,19 @@ def is_rounding(
     """
     if not (cases := unexplained(differences, noise, share)):
         return True
-    try:
-        return asked(replay, value, cuts, share).answer(cases)
-    except (Failed, KeyError):
-        return False
-
-
-def asked(replay: Replay, value: str, cuts: Collection[str], share: float) -> Question:
-    """Return the comparison of a value in float64. Raises Failed, and KeyError for released values."""
     original, of, dtype = replay.original, replay.pairs.of, _computed_in(replay.kind(value))
     if not dtype or replay.dtype:
-        raise Failed("its type is no float")
+        return False
     here = original.everywhere(of.get(r, r) for r in cuts)
     known = {r for r in cuts if of.get(r, r) in here}
     reads = replay.program.entries(replay.program.cone([value], known), known)
-    a = _Part(original.runner, [of[value]], here, original.values, dtype, replay.memory // 8)
-    feeds = [{r: replay.fed_as(r, i) for r in reads} for i in range(len(original.values))]
-    b = _Part(replay.runner, [value], set(reads), feeds, dtype, replay.memory // 8)
-    return Question(replay, value, a, b, share)
+    try:
+        a = _Part(original.runner, [of[value]], here, original.values, dtype, replay.memory // 8)
+        feeds = [{r: replay.fed_as(r, i) for r in reads} for i in range(len(original.values))]
+        b = _Part(replay.runner, [value], set(reads), feeds, dtype, replay.memory // 8)
+        return _Question(replay, value, a, b, share).answer(cases)
+    except (Failed, KeyError):
+        return False
 
 
 def _computed_in(kind: str) -> str:
@@ -181,7 +176,7 @@ class _Part:
         return as_double(array)
 
 
-class Question:
+class _Question:
     """Comparison of a value in A and B. Raises Failed."""
 
     def __init__(self, replay: Replay, value: str, a: _Part, b: _Part, share: float) -> None:
@@ -209,13 +204,6 @@ class Question:
             if not _are_alike(*every) or not agree(i, *every):
                 return False
         return True
-
-    def error(self, case: int, part: float) -> Difference:
-        """Return the difference in float64 relative to a part of the range, unless B's constants explain it."""
-        x, y = (p.run_wide(opened, p.cases[case]) for p, opened in zip((self.a, self.b), self._wide))
-        found = difference(self._seen(x, case), y)
-        is_rounding = found.note or found.explained(worst([difference(y, v) for v in self._moved(case)]), 1.0)
-        return Difference() if is_rounding or not part else found._replace(span=part * found.span)
 
     def _numbers(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
         found = apart(x, y)

@@ -16,9 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.compare import is_blank
-from onnxopt.verification.pieces.hidden_terms import hides_error
 from onnxopt.verification.pieces.noise import View, noise_of
-from onnxopt.verification.pieces.outcome import MAX_FAULTS, Enclosing, Fault, First, doubts, unsettled
+from onnxopt.verification.pieces.outcome import MAX_FAULTS, Enclosing, Fault, First, doubts, hides_error, unsettled
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.paths import Needs, Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
