@@ -10,15 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import known_order, order_of
+from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
+from onnxopt.operators import BROADCASTING, broadcasts
 from onnxopt.operators.operands import AXES, AxisRule
-from onnxopt.proto.messages import Array, tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 from onnxopt.rewriting.index_maps import Seen, inverse
 from onnxopt.rewriting.rule import listed_axes
 
@@ -309,11 +307,11 @@ def passes(node: Node, view: View) -> Passing | None:
     if None in forms.values():
         return None
     seen, made_anew = [v for v in forms if forms[v] == _SEEN], [v for v in forms if forms[v] == _MADE_ANEW]
-    is_moved = seen or (made_anew and not _broadcasts(node))
+    is_moved = seen or (made_anew and not broadcasts_its_operands(node))
     return Passing(a, seen, made_anew) if is_moved and all(map(_may_be_made_anew, made_anew)) else None
 
 
-def _broadcasts(node: Node) -> bool:
+def broadcasts_its_operands(node: Node) -> bool:
     return node.graph is not None and broadcasts(node.op, node.graph.opset())
 
 
@@ -326,7 +324,7 @@ def _form(node: Node, v: Value, rank: int, view: View) -> str | None:
     if full and not constant and not isinstance(view, Turned):
         return _SEEN
     _, wide, alone, fixed = view.at(rank)
-    may_follow = _broadcasts(node)
+    may_follow = broadcasts_its_operands(node)
     own = {i for i, d in enumerate(dims, rank - len(dims)) if d != 1}
     if (may_follow or node.op == "MatMul") and len(dims) <= wide and fixed.issuperset(own):
         return _UNCHANGED
@@ -347,61 +345,3 @@ def _is_in_view(dims: Shape, rank: int, view: View) -> bool:
 def _may_be_made_anew(v: Value) -> bool:
     """Return whether a constant may be copied: small, or stored for a single reader."""
     return tensor_bytes(*v.constant_type()) <= _SHARED_BYTES or (v.is_stored and len(v.users) == 1)
-
-
-def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
-    """Return the constant that replaces operand `v` of a node in the view, of the lowest possible rank.
-
-    Runtimes recognize a normalization by a scale of rank 1.
-    """
-    dims, (to, rank, *_) = v.constant_type()[1], view.at(a.rank)
-    wide = (1,) * (a.rank - len(dims)) + dims
-    array: Array = v.array.reshape(wide).transpose(sorted(range(a.rank), key=to.__getitem__))
-    array = array.reshape([int(d or 0) for d in view.dims(wide)])
-    least = array.ndim if len(dims) == a.rank == rank else max(len(dims), 1) if rank > a.rank else 1
-    while _broadcasts(node) and array.ndim > least and array.shape[0] == 1:
-        array = array[0]
-    if array.shape == dims and array.tobytes() == v.array.tobytes():
-        return v  # compared as bytes, to respect signs of zeros
-    return node.scope.constant(array, v.name, node)
-
-
-def rename(node: Node, old: Node, a: Axes, view: View) -> None:
-    """Set the axis numbers of `node`, a copy of `old` (with axes `a`) placed in the view."""
-    to, rank, *_ = view.at(a.rank)
-    named, place = AXES[node.op].named, AXES[node.op].operand
-
-    def moved(axis: int) -> int:
-        new = to[axis % a.rank][0]
-        return axis if axis == new - rank else new
-
-    def write(index: int, name: str, listed: list[int]) -> None:
-        like = old.input(index)
-        if like is None:
-            node.set_attr(name, listed)
-        elif node.graph is not None:
-            array = np.array(listed, like.array.dtype).reshape(like.array.shape if name == "axis" else -1)
-            node.set_input(index, node.graph.constant(array, like.name, node))
-
-    if named in ("axes", "axis") and place:
-        given = listed_axes(old, int(place)) or []
-        new = list(map(moved, given))
-        if new != given:
-            write(int(place), named, sorted(new) if node.op in REDUCTIONS else new)
-    elif named in ("axis", "from") or (named == "scale" and a.along):
-        axis = int(old.attr("axis"))
-        if moved(axis) != axis:
-            node.set_attr("axis", moved(axis))
-    elif named == "pads" and rank > 0:
-        given = listed_axes(old) or []
-        padded = [0] * 2 * rank
-        for i in a.along:
-            padded[to[i][0]], padded[to[i][0] + rank] = given[i], given[i + a.rank]
-        if padded != given:
-            write(1, "pads", padded)
-    elif named == "perm":
-        perm = list(range(rank))
-        moves = ((i, k) for there, here in zip(to, order_of(old, a.rank)) for i, k in zip(there, to[here]))
-        for i, k in moves:
-            perm[i] = k
-        node.set_attr("perm", perm)

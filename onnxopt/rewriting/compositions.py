@@ -12,9 +12,9 @@ from onnxopt.analysis.shapes.symbolic import TooComplex
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
-from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Seen, flat, length, same
+from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Seen, flat
 from onnxopt.rewriting.index_plans import Step, plan
-from onnxopt.rewriting.index_steps import MOVERS, VIEWS, apply, copied
+from onnxopt.rewriting.index_steps import MOVERS, VIEWS, apply, begin_in, copied, end_in
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined, only_read_by
 
@@ -153,25 +153,20 @@ def _composed(m: Match, x: Value, nodes: Sequence[Node], seen: Seen | None) -> l
             raise
         found = _map(m, x, nodes[1:], seen)
         m.require(found.axes is not None and not found.is_open, APART)
-        found.read = [length(a) for a in found.known()]  # a final Reshape, to any dims
+        found.read = found.lengths()  # a final Reshape, to any dims
         found.axes = [flat(found.known()) or [Part(1)]]
-    if seen is not None and found.axes is not None and found.is_in_order():
-        if same(found.dims, [length(parts) for parts in found.axes]):
-            return []
-    return plan(m, found)
+    return [] if found.is_seen and found.is_unchanged() else plan(m, found)
 
 
 def _map(m: Match, x: Value, nodes: Sequence[Node], seen: Seen | None = None) -> IndexMap:
     found = IndexMap(m, x)
-    m.require(seen is None or not found.is_open, "a rank is unknown")
     if seen is not None and seen.back:
-        found.begin_in(seen)
+        begin_in(found, seen)
     for node in reversed(nodes):
         apply(found, node)
     if seen is not None and not seen.back:
-        m.require(found.axes is not None, APART)
-        found.end_in(seen)
-    if seen is not None and found.axes is not None:
+        end_in(found, seen)
+    if found.is_seen and found.axes is not None:
         found.written = None  # equal views get equal targets
     return found
 

@@ -173,29 +173,6 @@ class IndexMap:
         self.is_seen = False  # the source or the result is in a view
         self.read: list[Size] | None = None  # input dims of a final Reshape with a target of its own
 
-    def begin_in(self, seen: Seen) -> None:
-        """Let the source be in a view: from the view to the value."""
-        source: list[list[Run]] = [[] for _ in range(seen.rank)]
-        for runs, axis, places in zip(self.source, self.known(), seen.to):
-            given = [whole(self.size(d)) for d in seen.sizes] if len(places) > 1 else runs
-            axis[:] = flat(r.parts for r in given) if places else [Part(1)]
-            for i, run in zip(places, given):
-                source[i].append(run)
-        self.source = [runs or [whole(1)] for runs in source]
-        self.dims, self.is_seen = [product(r.size for r in runs) for runs in self.source], True
-
-    def end_in(self, seen: Seen) -> None:
-        """Append a view."""
-        axes: list[list[Part]] = [[] for _ in range(seen.rank)]
-        for parts, places in zip(self.known(), seen.to):
-            given, rest = [parts], [*parts]
-            if len(places) > 1:
-                given = [taken for d in seen.sizes if (taken := self._taken(rest, self.size(d))) is not None]
-                self.m.require(len(given) == len(places), APART)
-            for i, some in zip(places, given):
-                axes[i] += some
-        self.axes, self.is_seen = [parts or [Part(1)] for parts in axes], True
-
     def runs(self) -> list[Run]:
         """Return all runs in source order."""
         return [*chain.from_iterable(self.source)]
@@ -210,6 +187,15 @@ class IndexMap:
             return True
         runs = [r for r in self.runs() if r.size != 1]
         return [p.run for p in real(flat(self.axes))] == runs and all(r.pick is None for r in runs)
+
+    def lengths(self) -> list[Any]:
+        """Return the sizes of the result's axes."""
+        return [length(parts) for parts in self.known()]
+
+    def is_unchanged(self) -> bool:
+        """Whether the result is the source, with the same dims."""
+        is_told = self.axes is not None and self.read is None
+        return is_told and self.is_in_order() and same(self.dims, self.lengths())
 
     def size(self, dim: Dim) -> Size:
         """Return a dim as a size, with a new symbol for an unknown dim."""
@@ -307,7 +293,7 @@ class IndexMap:
         sizes = self._wanted(target, parts, node)
         if None in sizes or 0 in sizes or any(p.size == 0 for p in parts):
             return None
-        axes = [axis for size in sizes if (axis := self._taken(parts, size or 0)) is not None]
+        axes = [axis for size in sizes if (axis := self.taken(parts, size or 0)) is not None]
         return axes if len(axes) == len(sizes) and not real(parts) else None
 
     def _wanted(self, target: list[int] | None, parts: Sequence[Part], node: Node) -> list[Size | None]:
@@ -321,7 +307,7 @@ class IndexMap:
         dims = self.m.shape(node.output)
         return [None] if dims is None else [size_of(d) for d in dims]
 
-    def _taken(self, parts: list[Part], size: Size) -> list[Part] | None:
+    def taken(self, parts: list[Part], size: Size) -> list[Part] | None:
         """Remove leading parts of `size` elements from the list and return them, or None."""
         if size == 1:
             return [parts.pop(0)] if parts and parts[0].size == 1 else [Part(1)]

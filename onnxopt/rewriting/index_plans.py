@@ -349,7 +349,7 @@ def _in_order(m: Match, found: IndexMap) -> list[int]:
     if found.written is not None:
         return found.written
     if found.is_seen and found.axes is not None and found.read is None:
-        sizes = [length(a) for a in found.axes]
+        sizes = found.lengths()
     else:
         sizes = [found.size(d) for d in m.known(m.shape(m.anchor.output), "a rank is unknown")]
     target = constant_target(found.dims, sizes) or [s if isinstance(s, int) else -1 for s in sizes]

@@ -8,13 +8,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, is_picked, known_order
+from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, is_picked, known_order, product
 from onnxopt.analysis.shapes.symbolic import Size
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Run, flat, length, real
+from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Run, Seen, flat, length, real, whole
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import canonical_operands, listed_axes
 
@@ -180,6 +180,36 @@ def single_index(run: Run) -> int | None:
         return range(run.size)[taken].start if taken is not None else start
     is_single = end == start + 1 if start != -1 else end >= LARGEST[0]
     return start if step == 1 and is_single else None
+
+
+def begin_in(found: IndexMap, seen: Seen) -> None:
+    """Let the source be in a view: from the view to the value."""
+    found.m.require(not found.is_open, APART)
+    source: list[list[Run]] = [[] for _ in range(seen.rank)]
+    for runs, axis, places in zip(found.source, found.known(), seen.to):
+        if len(places) > 1:
+            runs = [whole(found.size(d)) for d in seen.sizes]
+            axis[:] = flat(r.parts for r in runs)
+        if not places:
+            axis[:] = [Part(1)]
+        for i, run in zip(places, runs):
+            source[i].append(run)
+    found.source = [runs or [whole(1)] for runs in source]
+    found.dims, found.is_seen = [product(r.size for r in runs) for runs in found.source], True
+
+
+def end_in(found: IndexMap, seen: Seen) -> None:
+    """Append a view."""
+    found.m.require(found.axes is not None and not found.is_open, APART)
+    axes: list[list[Part]] = [[] for _ in range(seen.rank)]
+    for parts, places in zip(found.known(), seen.to):
+        given, rest = [parts], [*parts]
+        if len(places) > 1:
+            given = [taken for d in seen.sizes if (taken := found.taken(rest, found.size(d))) is not None]
+            found.m.require(len(given) == len(places), APART)
+        for i, some in zip(places, given):
+            axes[i] += some
+    found.axes, found.is_seen = [parts or [Part(1)] for parts in axes], True
 
 
 # -- steps that change the order ------------------------------------------------------------------------------------

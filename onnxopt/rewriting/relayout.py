@@ -8,11 +8,16 @@ from itertools import islice
 from math import prod
 from typing import Final, Generic, TypeVar
 
+import numpy as np
+
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import REDUCTIONS
-from onnxopt.rewriting.axes import Passing, Turned, View, constant_operand, rename
+from onnxopt.operators.operands import AXES
+from onnxopt.proto.messages import Array
+from onnxopt.rewriting.axes import Axes, Passing, Turned, View, broadcasts_its_operands
 from onnxopt.rewriting.compositions import built, fewest
 from onnxopt.rewriting.index_maps import Seen
 from onnxopt.rewriting.index_plans import Step
@@ -208,16 +213,15 @@ class Relayout:
 
     def _composed(self, v: Value, nodes: list[Node], alone: bool, back: bool) -> Moves | None:
         """Return the operators in place of the nodes, with a view in front, or behind."""
-        source = v if back or not nodes else nodes[-1].inputs[0]
-        assert source is not None
-        seen = self.view.seen(types.rank(v) or 0, back)
-        steps = _steps(nodes[0] if back and nodes else self.nodes[0], source, nodes, seen)
-        if steps is None or any(s.op in self.graph.model.without for s in steps):
+        source, anchor = v, self.nodes[0]
+        if back and nodes:
+            anchor = nodes[0]
+        elif nodes:
+            source = nodes[-1].operands[0]
+        steps = _steps(anchor, source, nodes, self.view.seen(types.rank(v) or 0, back))
+        if steps is None or not self.graph.model.without.keys().isdisjoint(s.op for s in steps):
             return None
-        before = [n.op for n in nodes] if alone else []
-        may_compose = len(before) > 1 or (before and types.same_shape(source, nodes[0].output))
-        if may_compose and (composed := _steps(nodes[0], source, nodes)) is not None:
-            before = [s.op for s in composed]
+        before = _composed_alone(source, nodes) if alone and nodes else []
         turns = sum(s.op == "Transpose" for s in steps) - before.count("Transpose")
         return Moves(source, nodes, steps, len(before) - len(steps), turns)
 
@@ -282,11 +286,19 @@ class Relayout:
         dims = types.shape(v)
         return None if dims is None else self.view.dims(dims)
 
-    def new(self, like: Value, dims: Shape | None = None) -> Value:
+    def new(self, like: Value) -> Value:
         """Return a new value for `like` in the view, with type and shape."""
         value = Value(self.graph.model.names.fresh(like.name, self.suffix), self.graph)
-        value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
+        value.dtype, value.shape = types.dtype(like), self.seen_dims(like)
         return value
+
+
+def _composed_alone(x: Value, nodes: Sequence[Node]) -> list[str]:
+    """Return the fewest operators for nodes without a view, as names; the nodes' own if there are none."""
+    steps = None
+    if len(nodes) > 1 or types.same_shape(x, nodes[0].output):  # any other single operator stays
+        steps = _steps(nodes[0], x, nodes)
+    return [n.op for n in nodes] if steps is None else [s.op for s in steps]
 
 
 def _steps(anchor: Node, x: Value, nodes: Sequence[Node], seen: Seen | None = None) -> list[Step] | None:
@@ -303,3 +315,61 @@ def _steps(anchor: Node, x: Value, nodes: Sequence[Node], seen: Seen | None = No
 def _size(value: Value) -> float:
     """Return the number of elements, unknown dims as 1: compared values mostly have the same unknown dims."""
     return float(prod(d for d in types.dims_of(value) if isinstance(d, int)))
+
+
+def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
+    """Return the constant that replaces operand `v` of a node in the view, of the lowest possible rank.
+
+    Runtimes recognize a normalization by a scale of rank 1.
+    """
+    dims, (to, rank, *_) = v.constant_type()[1], view.at(a.rank)
+    wide = (1,) * (a.rank - len(dims)) + dims
+    array: Array = v.array.reshape(wide).transpose(sorted(range(a.rank), key=to.__getitem__))
+    array = array.reshape([int(d or 0) for d in view.dims(wide)])
+    least = array.ndim if len(dims) == a.rank == rank else max(len(dims), 1) if rank > a.rank else 1
+    while broadcasts_its_operands(node) and array.ndim > least and array.shape[0] == 1:
+        array = array[0]
+    if array.shape == dims and array.tobytes() == v.array.tobytes():
+        return v  # compared as bytes, to respect signs of zeros
+    return node.scope.constant(array, v.name, node)
+
+
+def rename(node: Node, old: Node, a: Axes, view: View) -> None:
+    """Set the axis numbers of `node`, a copy of `old` (with axes `a`) placed in the view."""
+    to, rank, *_ = view.at(a.rank)
+    named, place = AXES[node.op].named, AXES[node.op].operand
+
+    def moved(axis: int) -> int:
+        new = to[axis % a.rank][0]
+        return axis if axis == new - rank else new
+
+    def write(index: int, name: str, listed: list[int]) -> None:
+        like = old.input(index)
+        if like is None:
+            node.set_attr(name, listed)
+        elif node.graph is not None:
+            array = np.array(listed, like.array.dtype).reshape(like.array.shape if name == "axis" else -1)
+            node.set_input(index, node.graph.constant(array, like.name, node))
+
+    if named in ("axes", "axis") and place:
+        given = listed_axes(old, int(place)) or []
+        new = list(map(moved, given))
+        if new != given:
+            write(int(place), named, sorted(new) if node.op in REDUCTIONS else new)
+    elif named in ("axis", "from") or (named == "scale" and a.along):
+        axis = int(old.attr("axis"))
+        if moved(axis) != axis:
+            node.set_attr("axis", moved(axis))
+    elif named == "pads" and rank > 0:
+        given = listed_axes(old) or []
+        padded = [0] * 2 * rank
+        for i in a.along:
+            padded[to[i][0]], padded[to[i][0] + rank] = given[i], given[i + a.rank]
+        if padded != given:
+            write(1, "pads", padded)
+    elif named == "perm":
+        perm = list(range(rank))
+        moves = ((i, k) for there, here in zip(to, order_of(old, a.rank)) for i, k in zip(there, to[here]))
+        for i, k in moves:
+            perm[i] = k
+        node.set_attr("perm", perm)
