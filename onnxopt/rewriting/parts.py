@@ -15,9 +15,9 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
-from onnxopt.graph import Dim, Graph, Shape, Value
+from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node, array_of
-from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
+from onnxopt.operators import ARITHMETIC, UNARY
 from onnxopt.proto.messages import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.rewriting.rule import FORMS
 
@@ -127,16 +127,6 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
     for node in plan.followers:
         graph.remove(node)
     return split
-
-
-def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:
-    """Whether a Transpose keeps the element order, and its neighbour `beside` is a Reshape, or alike, to constants."""
-    if beside is None or beside.op not in SAME_ORDER or not all(v.constant for v in beside.operands[1:]):
-        return False
-    if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
-        return False
-    moving = [i for i in perm if dims[i] != 1]
-    return moving == sorted(moving)
 
 
 def ones_between(few: Shape, many: Shape) -> list[int]:
@@ -283,13 +273,8 @@ def _heads(node: Node, size: int) -> tuple[list[int], int, list[int]] | None:
 def _transpose(
     followers: tuple[Node, ...], parts: Sequence[Value], shape: Shape, axis: int, sizes: Sequence[int]
 ) -> Plan | None:
-    """Plan the most frequent permutation for all parts; others are permuted again afterwards.
-
-    Declines a Transpose equivalent to a Reshape next to a Reshape: the two merge.
-    """
+    """Plan the most frequent permutation for all parts; others are permuted again afterwards."""
     perms = [order_of(n, len(shape)) for n in followers]
-    if any(is_reshape(types.shape(v), p, n.output.only_user) for v, n, p in zip(parts, followers, perms)):
-        return None
     common = Counter(perms).most_common(1)[0][0]  # the first of equally frequent ones
     after = tuple(None if p == common else tuple(common.index(i) for i in p) for p in perms)
     joined = _joined(shape, axis, sizes) or ()
