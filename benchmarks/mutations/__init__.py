@@ -26,6 +26,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     *(attributes.gemm_factor_changed, attributes.transposition_flipped, attributes.keepdims_flipped),
     *(attributes.other_gelu, attributes.epsilon_too_large, attributes.quantization_axis_changed),
     *(attributes.decision_turned, attributes.mode_changed, attributes.parameter_changed, attributes.branches_swapped),
+    *(attributes.switch_flipped, attributes.word_changed, attributes.groups_changed, wiring.optional_dropped),
     *(wiring.activation_dropped, wiring.term_dropped, wiring.transpose_dropped, wiring.operands_swapped),
     *(wiring.other_operator, wiring.comparison_includes, wiring.mask_turned),
     *(wiring.reshape_dims_swapped, wiring.cast_left_out, wiring.narrowed, wiring.outputs_swapped),

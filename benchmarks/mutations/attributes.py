@@ -17,6 +17,29 @@ AXES: Final = {
 WINDOWS: Final = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
 LISTED: Final = ("Squeeze", "Unsqueeze")  # and every reduction: axes in a constant, or in an attribute before that
 
+# Switches with their defaults, and words with the word that is mistaken for them.
+SWITCHES: Final = {
+    "ArgMax": "select_last_index",
+    "ArgMin": "select_last_index",
+    "CumSum": "exclusive",
+    "Mod": "fmod",
+    "MaxPool": "ceil_mode",
+    "AveragePool": "ceil_mode",
+    "GridSample": "align_corners",
+    "RotaryEmbedding": "interleaved",
+    "NonMaxSuppression": "center_point_box",
+    "LSTM": "input_forget",
+    "Resize": "exclude_outside",
+}
+WORDS: Final = {
+    "Resize": ("nearest_mode", "round_prefer_floor", {"floor": "round_prefer_floor", "round_prefer_floor": "floor"}),
+    "Pad": ("mode", "constant", {"reflect": "edge", "edge": "reflect"}),
+    "GridSample": ("padding_mode", "zeros", {"zeros": "border", "border": "zeros"}),
+    **dict.fromkeys(WINDOWS, ("auto_pad", "NOTSET", {"SAME_UPPER": "SAME_LOWER", "SAME_LOWER": "SAME_UPPER"})),
+    **dict.fromkeys(("ScatterND", "ScatterElements"), ("reduction", "none", {"none": "add", "add": "none"})),
+}
+GROUPS: Final = {"GroupNormalization": "num_groups", "LRN": "size"}
+
 
 def transpose_changed(place: Place, rng: Random) -> Edit | None:
     """Exchange two axes, preferably of equal size."""
@@ -196,3 +219,29 @@ def branches_swapped(place: Place, _: Random) -> Edit | None:
         return None
     then, other = place.attribute("then_branch"), place.attribute("else_branch")
     return place.with_attributes("then and else are swapped", then_branch=other, else_branch=then)
+
+
+def switch_flipped(place: Place, _: Random) -> Edit | None:
+    """Take the last of several largest numbers, count the last window, align corners."""
+    name = SWITCHES.get(place.op)
+    if name is None:
+        return None
+    new = 1 - place.attribute(name, 0)
+    return place.with_attributes(f"{name} {new}", **{name: new})
+
+
+def word_changed(place: Place, _: Random) -> Edit | None:
+    """Round, pad or accumulate in another way."""
+    name, default, others = WORDS.get(place.op, ("", "", {}))
+    old = place.attribute(name, default)
+    new = others.get(old.decode() if isinstance(old, bytes) else old)
+    return None if new is None else place.with_attributes(f"{name} {new}", **{name: new})
+
+
+def groups_changed(place: Place, _: Random) -> Edit | None:
+    """Halve the number of groups, or the size of a window over channels."""
+    name = GROUPS.get(place.op)
+    old = place.attribute(name, 1) if name is not None else 1
+    if name is None or old < 2:
+        return None
+    return place.with_attributes(f"{name} {old // 2}, not {old}", **{name: old // 2})

@@ -32,6 +32,9 @@ OTHERS: Final = {
 COMPARISONS: Final = {a: a + "OrEqual" for a in ("Less", "Greater")} | {a + "OrEqual": a for a in ("Less", "Greater")}
 LOGIC: Final = {"And": "Or", "Or": "And", "Xor": "Or"}
 
+# Optional inputs: lengths and states of a recurrence, a mask, the bounds of a Clip.
+OPTIONAL: Final = {**dict.fromkeys(("LSTM", "GRU", "RNN"), (3, 4, 5, 6, 7)), "Attention": (3,), "Clip": (1, 2)}
+
 
 def activation_dropped(place: Place, _: Random) -> Edit | None:
     return place.passed_on(0, f"{place.op} is left out") if place.op in ACTIVATIONS else None
@@ -156,3 +159,13 @@ def _reading(place: Place, at: tuple[int, str]) -> Edit | None:
     inputs = list(place.node.input)
     inputs[at[0]] = at[1]
     return place.with_inputs(inputs, f"input {at[0]} is `{at[1]}`, not `{place.input(at[0])}`")
+
+
+def optional_dropped(place: Place, rng: Random) -> Edit | None:
+    """An optional input is not passed on."""
+    found = [i for i in OPTIONAL.get(place.op, ()) if place.input(i)]
+    if not found:
+        return None
+    dropped = rng.choice(found)
+    inputs = ["" if i == dropped else name for i, name in enumerate(place.node.input)]
+    return place.with_inputs(inputs, f"input {dropped} is left out")
