@@ -169,7 +169,8 @@ def joined(shapes: Sequence[Dims | None], axis: int) -> PartialDims | None:
     total: Size = 0
     for x in known:
         total = total + x[axis]
-    others = [_alike(sizes) for sizes in zip(*known, strict=True)]
+    filled = [x for x in known if x[axis] != 0] or known  # runtimes drop empty operands, of any other sizes
+    others = [_alike(sizes) for sizes in zip(*filled, strict=True)]
     return (*others[:axis], total, *others[axis + 1 :])
 
 
