@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,7 +32,7 @@ from onnxopt.verification.job import (
 )
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.records import LEFT_OUT, CaseRecord
-from onnxopt.worker.serving import Died, Refused, Tell, is_asked
+from onnxopt.worker.serving import Died, Refused, Tell
 
 _OTHER_STEPS: Final = 5  # steps besides those of the cases
 _BRIEF: Final = 0.5  # seconds; shorter runs of the original are repeated before a result needs it
@@ -42,8 +42,9 @@ _UNFINISHED: Final = "not run: an earlier case did not finish"
 class CaseRunner:
     """Runs the original, and each result, on the cases of a job."""
 
-    def __init__(self, judge: Judge, tell: Tell) -> None:
-        self.judge = judge
+    def __init__(self, judge: Judge, tell: Tell, is_asked: Callable[[], bool] = lambda: False) -> None:
+        """is_asked: returns whether a request waits."""
+        self.judge, self._is_asked = judge, is_asked
         self.opened = Opened()
         self.is_steady = True  # the original's outputs repeat
         self.left_out = 0  # cases not run for lack of time
@@ -81,10 +82,10 @@ class CaseRunner:
             began = time.monotonic()
             self._run_original()
             # Folded normalizations mostly ask, and loading the original again takes longer; others rarely ask.
-            if time.monotonic() - began < _BRIEF and (self.plan.normalizes or not is_asked()):
+            if time.monotonic() - began < _BRIEF and (self.plan.normalizes or not self._is_asked()):
                 self.judge.shake_ahead()
             self.judge.rest()  # a result is compared with kept outputs
-            if not is_asked():
+            if not self._is_asked():
                 self.judge.read_ahead()
 
     def _run_original(self) -> None:

@@ -28,7 +28,7 @@ from onnxopt.verification.rounding import (
 )
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker import keep_little
-from onnxopt.worker.serving import Refused, Tell, serve
+from onnxopt.worker.serving import Refused, Tell, is_asked, serve
 
 # -- samples of a freed batch dim -------------------------------------------------------------------------
 # A freed dim is a number in the original and a symbol in the result. The result runs once on twice the size, the
@@ -320,7 +320,7 @@ def main() -> None:
     from onnxopt.verification.job_runner import JobRunner
 
     keep_little()
-    serve(lambda tell: JobRunner(Judge(tell), tell))
+    serve(lambda tell: JobRunner(Judge(tell), tell, is_asked))
 
 
 def _wrong_alone(output: OutputRecord) -> str:
