@@ -145,6 +145,8 @@ class Relayout:
             return None
 
         def write(new: Value) -> Value:
+            if not moves.steps:  # the value in the view may be an output already
+                return v.replace_all_uses_with(new)
             assert v.producer is not None
             self._build(moves, new, v, v.producer)
             return new
