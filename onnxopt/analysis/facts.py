@@ -6,7 +6,7 @@ everywhere. Facts of a body hold for its own values only, since the body may not
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from onnx import TypeProto
 
@@ -181,27 +181,29 @@ class _Inference:
         for body in node.bodies.values():
             self._type_inputs(node, body)
             self._scope(body)
-        graph, results = node.scope, node.results
-        before = [v.dtype for v in results]
-        ruled = _is_ruled(node, graph)
+        before = [v.dtype for v in node.results]
+        self._type_results(node)
+        self.refined.update(v for v, kind in zip(node.results, before) if v.dtype != kind)
+        if node.op == "Loop" and not self.repeats_body and node.bodies:
+            self._type_states(node)
+
+    def _type_results(self, node: Node) -> None:
+        """Store the types of results: by shape rules alone if the rules say everything, else by inference too."""
+        graph, ruled = node.scope, _is_ruled(node, node.scope)
         ruled_dims = self.data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
         names = {v: as_dims(dims) for v, dims in ruled_dims.items()}
         is_settled = ruled and _are_settled(node, names)
         inferred = {} if is_settled else self._inferred(node)
-        for v, kind in zip(results, before):
+        for v in node.results:
             _set_type(v, inferred.get(v))
             if v.constant:
-                pass
-            elif is_settled and v in names and v.shape in (None, names[v]):
+                continue
+            if is_settled and v in names and v.shape in (None, names[v]):
                 self._learn(v, names[v])
             else:
                 self._store(v, _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v)))
-            if v.dtype != kind:
-                self.refined.add(v)
         if is_settled:
             self.data.note(node, ruled_dims)
-        if node.op == "Loop" and not self.repeats_body and node.bodies:
-            self._type_states(node)
 
     def _store(self, value: Value, dims: Shape | None) -> None:
         """Merge dims with the known shape."""
@@ -273,43 +275,42 @@ class _Inference:
 
     def _type_inputs(self, node: Node, body: Graph) -> None:
         """Store the types of the inputs of a body. Runtimes check the declared shapes of a Loop's first two only."""
-        is_loop = node.op == "Loop"
         is_fed = node.op in CONTROL_FLOW and not (node.op == "Scan" and node.scope.opset() < SCAN_OF_AXES)
+        checked = 2 if node.op == "Loop" else 0
         for i, (v, info) in enumerate(zip(body.inputs, body.proto.input)):
-            given = known(x) if is_fed and (x := node.input(i)) is not None and not (is_loop and i < 2) else None
+            given = known(x) if is_fed and i >= checked and (x := node.input(i)) is not None else None
             kind = info.type if given is None else given[0]
             if node.op == "SequenceMap" and kind.HasField("sequence_type"):
                 kind = kind.sequence_type.elem_type
-            _set_type(v, kind if is_loop and i < 2 else of_any_shape(kind))
-            if (is_loop and i < 2) or (node.op == "SequenceMap" and given is not None):
+            _set_type(v, kind if i < checked else of_any_shape(kind))
+            if i < checked or (node.op == "SequenceMap" and given is not None):
                 self._store(v, _numbers(_dims_in(kind)))
-        if node.op == "Scan":
-            for v, (kind, _) in recurred(node, node.scope.opset(), types.shape).items():
-                if v.graph is body:
-                    self._store(v, _dims_in(kind))
+        states = recurred(node, node.scope.opset(), types.shape) if node.op == "Scan" else {}
+        for v, (kind, _) in states.items():
+            if v.graph is body:
+                self._store(v, _dims_in(kind))
 
     def _types_of_bodies(self, node: Node) -> dict[Value, TypeProto]:
         """Return the types of results from those of the bodies; symbols of a single iteration mean nothing outside."""
-        if node.op == "Scan":  # runtimes check the declared shapes of collected outputs
-            body, states = node.bodies["body"], len(node.inputs) - int(node.attr("num_scan_inputs", 0))
-            for v, info in list(zip(body.outputs, body.proto.output))[states:]:
-                if (numbers := _numbers(_dims_in(info.type))) is not None and v.graph is body:
-                    self._store(v, with_numbers(v.shape, numbers))
+        if node.op == "Scan":
+            self._store_collected(node)
         for v, *made in zip(node.outputs, *(b.outputs[node.op == "Loop" :] for b in node.bodies.values())):
             kinds = [fact[0] for fact in map(known, made) if fact is not None]
             if v is not None and kinds:
-                is_same = node.op == "If" and all(kind == kinds[0] for kind in kinds)
-                kind = kinds[0] if is_same else of_any_shape(kinds[0])
-                if node.op == "SequenceMap":
-                    kind = TypeProto(sequence_type=TypeProto.Sequence(elem_type=kinds[0]))
-                    rename_dims(kind, lambda name: "")
-                _set_type(v, kind)
+                _set_type(v, _type_behind(node, kinds))
         if node.op == "If":
             return {v: kind for v, (kind, _) in (joined(node, {}, completing=False) or {}).items()}
         found = {} if node.op == "SequenceMap" else recurred(node, node.scope.opset(), types.shape)
         for kind, _ in found.values():
             rename_dims(kind, lambda name: "" if is_invented(name) else name)
         return {v: kind for v, (kind, _) in found.items()}
+
+    def _store_collected(self, scan: Node) -> None:
+        """Store the declared shapes of the outputs that a Scan collects: runtimes check these."""
+        body, states = scan.bodies["body"], len(scan.inputs) - int(scan.attr("num_scan_inputs", 0))
+        for v, info in list(zip(body.outputs, body.proto.output))[states:]:
+            if (numbers := _numbers(_dims_in(info.type))) is not None and v.graph is body:
+                self._store(v, with_numbers(v.shape, numbers))
 
     def _type_states(self, loop: Node) -> None:
         """Infer the body once more with the shapes of states that all iterations keep."""
@@ -321,6 +322,15 @@ class _Inference:
             todo, self.todo, self.repeats_body = self.todo, (), True
             self._scope(body)
             self.todo, self.repeats_body = todo, False
+
+
+def _type_behind(node: Node, kinds: Sequence[TypeProto]) -> TypeProto:
+    """Return the type of a result of a node with bodies; `kinds`: of the value in each body."""
+    if node.op == "SequenceMap":
+        kind = TypeProto(sequence_type=TypeProto.Sequence(elem_type=kinds[0]))
+        rename_dims(kind, lambda name: "")
+        return kind
+    return kinds[0] if node.op == "If" and all(kind == kinds[0] for kind in kinds) else of_any_shape(kinds[0])
 
 
 class _Vagueness:

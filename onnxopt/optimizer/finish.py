@@ -119,9 +119,7 @@ def rename(model: Model, names: Mapping[str, str]) -> None:
     if not values and not dims:
         return
     if dims:
-        write_types(model.foreign)  # with the old names
-        for kind in _types(model):
-            rename_dims(kind, _renamed(dims))
+        _rename_dims_in(model, dims)
     called = {v.name: new for v, new in values.items()}
     for value, new in values.items():
         value.rename(new)
@@ -134,6 +132,13 @@ def rename(model: Model, names: Mapping[str, str]) -> None:
     required = {called.get(name, name) for name in model.interface[0]}
     # The message still has the inputs of defaults that passes removed.
     model.interface = interface_of(model.proto, [i.name for i in model.proto.graph.input if i.name not in required])
+
+
+def _rename_dims_in(model: Model, dims: Mapping[str, str]) -> None:
+    """Rename dims in the types of all values."""
+    write_types(model.foreign)  # with the old names
+    for kind in _types(model):
+        rename_dims(kind, _renamed(dims))
 
 
 def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:
