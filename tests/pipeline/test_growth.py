@@ -72,6 +72,24 @@ def overlaps(count: int) -> Model:
     return model(nodes, weights | places)
 
 
+def choices(count: int) -> Model:
+    """Ifs, all of which a Sum reads."""
+    nodes = [helper.make_node("Constant", [], ["t"], value=numpy_helper.from_array(np.array(0.5, np.float32)))]
+    nodes += [helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0), helper.make_node("Less", ["m", "t"], ["c"])]
+    for i in range(count):
+        bodies = {
+            name: helper.make_graph(
+                [helper.make_node(op, ["x"], [f"{op}{i}"])],
+                name,
+                [],
+                [helper.make_tensor_value_info(f"{op}{i}", TensorProto.FLOAT, None)],
+            )
+            for name, op in (("then_branch", "Exp"), ("else_branch", "Neg"))
+        }
+        nodes.append(helper.make_node("If", ["c"], [f"v{i}"], **bodies))
+    return model([*nodes, helper.make_node("Sum", [f"v{i}" for i in range(count)], ["y"])], {})
+
+
 def unread_functions(count: int) -> Model:
     """Functions, most of which call the one before, and nothing the last."""
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
@@ -131,6 +149,7 @@ def steps(m: Model, pipeline: str, level: int) -> int:
         (parts, "shape-arithmetic", 5),
         (axes, "reshape-chains", 1),
         (overlaps, "parts-of-concat", 2 * LARGE + 2),
+        (choices, "known-conditions", 3 * LARGE + 4),
     ],
 )
 def test_the_steps_per_node_stay_flat(family: Any, pipeline: str, left: int) -> None:

@@ -15,7 +15,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import LIKE_FIRST, MULTIDIRECTIONAL, POOLS, RECURRENT
 
-_MAX_EXAMINED: Final = 32  # readers examined (in depth and in breadth), and axes
+_MAX_EXAMINED: Final = 32  # readers examined (in depth and in breadth), their operands, and axes
 _STATES: Final = (5, 6)  # state inputs of recurrent operators
 
 
@@ -39,7 +39,7 @@ def required_rank(value: Value, among: Container[Node]) -> int | None:
             break
         asked, more, above = stack.pop()
         for node in asked.users:
-            if node.has_references or len(stack) > _MAX_EXAMINED:
+            if node.has_references or max(len(stack), len(node.inputs)) > _MAX_EXAMINED:
                 continue
             rank = _read_by(node, asked)
             if rank is not None and rank - more > above and node in among:
