@@ -127,19 +127,23 @@ class Breakpoints:
 
     def of(self, nodes: Iterable[int]) -> list[float]:
         """Return the sorted breakpoints of nodes and their bodies."""
-        return sorted({n for node in inside(self._program.nodes[i] for i in nodes) for n in self._of(node)})
+        return sorted({n for node in inside(self._program.at(nodes)) for n in self._of(node)})
 
     def _of(self, node: NodeProto) -> Iterator[float]:
         for k in range(len(node.input)):
             points = breakpoints(node, k, self._numbers)
             yield from np.nan_to_num(points, nan=_NO_NUMBER) if self._epsilons else filter(math.isfinite, points)
-        if self._epsilons and node.op_type == "Add":
+        if self._epsilons:
+            yield from self._negligible(node)
+
+    def _negligible(self, node: NodeProto) -> Iterable[float]:
+        """Return the epsilons of a node, and the numbers from which its results overflow."""
+        if node.op_type == "Add":
             added = (found for name in node.input if len(found := self._numbers(name)) == 1)  # biases are no epsilons
-            yield from (n for (n,) in added if 0 < n <= EPSILON)
-        elif self._epsilons and node.op_type in _NORMALIZATIONS:
-            yield next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
-        elif self._epsilons:
-            yield from _OVERFLOWS.get(node.op_type, ())
+            return (n for (n,) in added if 0 < n <= EPSILON)
+        if node.op_type in _NORMALIZATIONS:
+            return (next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5),)
+        return _OVERFLOWS.get(node.op_type, ())
 
     def _numbers(self, name: str) -> list[float]:
         return numbers(self._held[name]) if name in self._held else []

@@ -113,7 +113,7 @@ def _fixed(known: Sequence[Any], value: Any) -> Any:
 def _rows(cone: Cone, name: str) -> Any:
     """Return indices of all rows in the tables indexed by a decision; a sample for long tables."""
     a, handed, counts = cone.walk.a, {name}, list[int]()
-    for node in (a.nodes[i] for i in cone.nodes):
+    for node in a.at(cone.nodes):
         if node.op_type in _LISTS and node.input[1] in handed and a.is_constant(node.input[0]):
             counts.append(_count_rows(a, node))
         elif node.op_type in HANDS_ON and node.input[0] in handed and node.op_type not in _TURNS:

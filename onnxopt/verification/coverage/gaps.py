@@ -92,7 +92,7 @@ def _nodes(walk: Walk, value: str) -> tuple[list[int], list[int]]:
 def _operators(walk: Walk, value: str) -> tuple[set[str], set[str]]:
     """Return the operators of the same nodes."""
     mine, theirs = _nodes(walk, value)
-    return {walk.a.nodes[i].op_type for i in mine}, {walk.b.nodes[i].op_type for i in theirs}
+    return walk.a.kinds(mine), walk.b.kinds(theirs)
 
 
 # -- blank values ---------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def _differs_where_equal(cone: Cone | None, points: Sequence[float]) -> bool:
     if cone is None:
         return False
     walk = cone.walk
-    mine, (_, theirs) = {walk.a.nodes[i].op_type for i in cone.nodes}, _operators(walk, cone.value)
+    mine, (_, theirs) = walk.a.kinds(cone.nodes), _operators(walk, cone.value)
     if not _ARITHMETIC.issuperset(mine | theirs):
         return False
     asked = walk.a.entries(walk.a.cone(cone.asked, cone.fed_of_a), cone.fed_of_a)  # operands of B computed from these
@@ -241,11 +241,11 @@ def _by_narrower(walk: Walk) -> Iterator[tuple[str, list[float]]]:
     """Yield (value, bounds of the narrower integers)."""
     for value in paired_cuts(walk):
         mine, theirs = _nodes(walk, value)
-        ends = integer_ends(walk.b.nodes[i] for i in theirs)
+        ends = integer_ends(walk.b.at(theirs))
         if not ends or walk.sameness.is_made_alike(value):
             continue
         # Numbers too large for A's own narrow integers have no right result.
-        has_such = integer_ends(walk.a.nodes[i] for i in mine)
+        has_such = integer_ends(walk.a.at(mine))
         if not (has_such or _makes_sizes(walk.a, mine) or _makes_sizes(walk.b, theirs)):
             yield value, ends
 
@@ -254,7 +254,7 @@ def _makes_sizes(program: Program, nodes: Iterable[int]) -> bool:
     """Return whether sizes or indices are computed, which would be too large."""
     return any(
         not program.is_constant(name)
-        for node in (program.nodes[i] for i in nodes)
+        for node in program.at(nodes)
         for k, name in enumerate(node.input)
         if name and k in SINKS.get(node.op_type, ())
     )

@@ -59,7 +59,7 @@ def beyond(
     floats = _far(free, points, factors, Draws(cone.walk.replay.seed, cone.original)) if free else ()
     every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
     every += _negated(cone, known) if flip else []
-    takes_turns = any(cone.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in cone.nodes)
+    takes_turns = not cone.walk.a.kinds(cone.nodes).isdisjoint(("Loop", "Scan"))
     yield from every[:: -(-len(every) // MAX_TURNING)] if every and takes_turns else every
 
 
@@ -99,7 +99,7 @@ def _on_one_side(value: Any, bound: float, sign: int) -> Any:
 
 def special(cone: Cone, known: Known) -> Iterator[Known]:
     """Yield infinities and NaN in operands of IsInf and IsNaN, and floats on few levels: several are the largest."""
-    tests = (n for n in (cone.walk.a.nodes[i] for i in cone.nodes) if n.op_type in ("IsInf", "IsNaN"))
+    tests = (n for n in cone.walk.a.at(cone.nodes) if n.op_type in ("IsInf", "IsNaN"))
     tested = sorted(cone.both.intersection(known, (r for n in tests for r in n.input)))
     for number in (math.inf, -math.inf, math.nan):
         yield {name: np.full_like(known[name], number) for name in tested}

@@ -86,7 +86,7 @@ def _is_settled(walk: Walk) -> bool:
 def untaken(walk: Walk) -> dict[str, str]:
     """Return {branch of A that no case takes, in words: its condition}, for computed conditions that may change."""
     a = walk.a
-    ifs = [n for n in (a.nodes[i] for i in a.hiding) if n.op_type == "If" and n.input[0] in a.maker]
+    ifs = [n for n in a.at(a.hiding) if n.op_type == "If" and n.input[0] in a.maker]
     left = [(n, name) for n in ifs for name in bodies(n) if not running(walk, n, name)]
     return {_never_taken(n, name): n.input[0] for n, name in left if is_open(a, n) and not is_never(a, n, name)}
 

@@ -1,4 +1,4 @@
-"""Nodes of a model: topological order, values read, Constant nodes, and calls of functions."""
+"""Nodes of a model: topological order, values read, Constant nodes, calls of functions, and inferred types."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def deciding_of(node: NodeProto) -> Sequence[str]:
 
 def first_of(node: NodeProto) -> str:
     """Return the first named output of a node, or ""."""
-    return next((o for o in node.output[:] if o), "")
+    return next(filter(None, node.output[:]), "")
 
 
 def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -251,3 +251,21 @@ def is_part(node: NodeProto) -> bool:
 def holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
     """Return whether a node, or a node in its bodies, satisfies `is_one` or calls one of `functions`."""
     return any(is_one(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
+
+
+def inferred_infos(model: ModelProto) -> Iterator[ValueInfoProto]:
+    """Yield the inferred types of values; those in bodies first."""
+    from onnxopt.proto.inference import InferenceError, infer_shapes, inferable
+
+    try:
+        graphs = [infer_shapes(inferable(model)).graph]
+    except InferenceError:  # wrong declared shapes, accepted by runtimes: infer types without them
+        model = type(model).FromString(model.SerializeToString())
+        for info in (*model.graph.value_info, *model.graph.output):
+            if info.type.HasField("tensor_type"):
+                info.type.tensor_type.ClearField("shape")
+        graphs = [infer_shapes(inferable(model)).graph]
+    for graph in graphs:
+        graphs += [body for node in graph.node for body in bodies_of(node)]
+    for graph in reversed(graphs):
+        yield from (*graph.input, *graph.value_info, *graph.output)

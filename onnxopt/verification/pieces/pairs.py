@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from onnxopt.verification.model.dataflow import draws_of
@@ -130,10 +130,10 @@ class Sameness:
 
         Values in bodies and functions of A count for the second.
         """
-        a, b, of, of_b = self._pairs.a, self._pairs.b, self._pairs.of, self._pairs.by_original
-        named_of_a = (a.maker[of[o]] for j in theirs for o in b.nodes[j].output if o in of)
-        named = (b.maker[of_b[o]] for i in mine for o in a.nodes[i].output if o in of_b)
-        alike = (j for kind in {a.nodes[i].op_type for i in mine} for j in b.places.get(kind, ()))
+        a, b = self._pairs.a, self._pairs.b
+        named_of_a = _makers(b, theirs, self._pairs.of, a)
+        named = _makers(a, mine, self._pairs.by_original, b)
+        alike = (j for kind in a.kinds(mine) for j in b.places.get(kind, ()))
         of_a = self.a.number({*mine, *named_of_a})
         last = len(self._table)
         made = self.b.number({*theirs, *named, *alike})
@@ -166,3 +166,8 @@ class Sameness:
         a, b = self.a, self.b
         mine, theirs = bodies(self._pairs.a.nodes[i]), bodies(self._pairs.b.nodes[j])
         return {n: n in theirs and a.body(g, a.known) == b.body(theirs[n], b.known) for n, g in mine.items()}
+
+
+def _makers(program: Program, nodes: Iterable[int], of: Mapping[str, str], other: Program) -> Iterator[int]:
+    """Yield the nodes of `other` that make values corresponding to results of `nodes`. `of`: the correspondence."""
+    return (other.maker[of[o]] for node in program.at(nodes) for o in node.output if o in of)

@@ -166,7 +166,7 @@ class _Part:
 
     def having(self, is_one: Callable[[NodeProto], bool]) -> bool:
         """Return whether a node satisfies `is_one`."""
-        return any(is_one(self.runner.program.nodes[i]) for i in self.nodes)
+        return any(map(is_one, self.runner.program.at(self.nodes)))
 
     def _learn(self, array: Any) -> Any:
         self.constants[_digest(array)] = is_exact(array)
@@ -335,7 +335,7 @@ def _are_alike(*values: Any) -> bool:
 def _is_light(program: Program, nodes: Sequence[int], case: Mapping[str, Any]) -> bool:
     """Return whether the reference evaluator has little work."""
     numbers, weights = sum(map(size_of, case.values())) // 4, program.weight(nodes) // 4
-    if any(program.nodes[i].op_type in _SLOW for i in nodes):
+    if not program.kinds(nodes).isdisjoint(_SLOW):
         return numbers * max(weights, 1) <= _WORK
     return numbers + weights <= _LIGHT and len(nodes) <= _NODES
 

@@ -8,11 +8,11 @@ from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from onnxopt.proto.element_types import BY_ONNX, INTEGERS, TYPES, of
 from onnxopt.verification.model.dataflow import Changing, draws, is_decision
-from onnxopt.verification.model.nodes import bodies_of, captured, holds, in_order, is_part, reads_of
+from onnxopt.verification.model.nodes import bodies_of, captured, holds, in_order, inferred_infos, is_part, reads_of
 from onnxopt.verification.model.ranges import Range, Ranges
 from onnxopt.verification.model.skeleton import Skeleton
 
@@ -220,6 +220,14 @@ class Program:
         """Return the values read by `nodes`, in order."""
         return dict.fromkeys(r for i in nodes for r in self.reads[i])
 
+    def at(self, nodes: Iterable[int]) -> Iterator[NodeProto]:
+        """Return the nodes at these indices."""
+        return map(self.nodes.__getitem__, nodes)
+
+    def kinds(self, nodes: Iterable[int]) -> set[str]:
+        """Return the operators of `nodes`."""
+        return {node.op_type for node in self.at(nodes)}
+
     def made(self, nodes: Iterable[int]) -> list[str]:
         """Return the values made by `nodes`."""
         return [o for i in nodes for o in self.nodes[i].output[:] if o]
@@ -239,7 +247,7 @@ class Program:
         source = self.skeleton.proto
         model = ModelProto(ir_version=source.ir_version, producer_name=source.producer_name)
         model.opset_import.extend(source.opset_import)
-        model.functions.extend(self.skeleton.functions.needed(self.nodes[i] for i in nodes))
+        model.functions.extend(self.skeleton.functions.needed(self.at(nodes)))
         graph = model.graph
         graph.name = "piece"
         reads = self.read(nodes)
@@ -327,24 +335,6 @@ def types_of(values: Mapping[str, Any]) -> dict[str, str]:
 def _tensor_of(dtype: Any) -> str:
     """Return the type of a tensor. Cached, as numpy builds the name of a dtype on each access."""
     return f"tensor({of(dtype).onnx})"
-
-
-def inferred_infos(model: ModelProto) -> Iterator[ValueInfoProto]:
-    """Yield the inferred types of values; those in bodies first."""
-    from onnxopt.proto.inference import InferenceError, infer_shapes, inferable
-
-    try:
-        graphs = [infer_shapes(inferable(model)).graph]
-    except InferenceError:  # wrong declared shapes, accepted by runtimes: infer types without them
-        model = type(model).FromString(model.SerializeToString())
-        for info in (*model.graph.value_info, *model.graph.output):
-            if info.type.HasField("tensor_type"):
-                info.type.tensor_type.ClearField("shape")
-        graphs = [infer_shapes(inferable(model)).graph]
-    for graph in graphs:
-        graphs += [body for node in graph.node for body in bodies(node).values()]
-    for graph in reversed(graphs):
-        yield from (*graph.input, *graph.value_info, *graph.output)
 
 
 def widened(value: Any) -> Any:

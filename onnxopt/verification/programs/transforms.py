@@ -19,13 +19,14 @@ from onnxopt.verification.model.nodes import (
     domain_of,
     first_of,
     held_as,
+    inferred_infos,
     inside,
     operator_of,
     ordered,
 )
 from onnxopt.verification.model.operators import MATRICES, SIZED, having
 from onnxopt.verification.model.skeleton import Operand, Skeleton
-from onnxopt.verification.programs.program import Program, add_cast, inferred_infos
+from onnxopt.verification.programs.program import Program, add_cast
 from onnxopt.verification.programs.runner import Prepare
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import schemas
@@ -252,7 +253,7 @@ def draws_of_outputs(program: Program) -> int:
     if not program.random:
         return 0
     known = program.fixed.union(program.constants)
-    nodes = (program.nodes[i] for i in program.cone(program.outputs, ()))
+    nodes = program.at(program.cone(program.outputs, ()))
     return count_draws((n for n in nodes if n.op_type != "If" or n.input[0] not in known), program.skeleton.functions)
 
 
