@@ -118,28 +118,27 @@ def hides_error(walk: Walk, value: str, found: Difference) -> bool:
     A residual branch scaled by 1e-6 changes a sum by a few roundings, and may be wrong by all of its range. If a value
     in the branch differs, the sum is compared in float64, relative to the term.
     """
-    cone = walk.b.cone([value], walk.fed) if found.largest and walk.replay.kind(value) == "tensor(float)" else ()
-    if len(cone) <= _MAX_SUM_NODES and any(
-        v in walk.first and not walk.first[v].ok for v in walk.b.made(cone) if v != value
-    ):
-        errors = [_error_of_term(walk, case, value) for case in range(len(walk.original.values))]
-        if any(error.relative > _SMALL for error in errors):
-            walk.latest[value] = errors
-            return True
-    return False
+    if not walk.refuted or not found.largest or walk.replay.kind(value) != "tensor(float)":
+        return False
+    cone = walk.b.cone([value], walk.fed, _MAX_SUM_NODES + 1)
+    refuted = walk.refuted.intersection(walk.b.made(cone)) - {value}
+    if len(cone) > _MAX_SUM_NODES or all(walk.first[v].ok for v in refuted):
+        return False
+    errors = [_error_of_term(walk, case, value) for case in range(len(walk.original.values))]
+    if not any(error.relative > _SMALL for error in errors):
+        return False
+    walk.latest[value] = errors
+    return True
 
 
 def _error_of_term(walk: Walk, case: int, value: str) -> Difference:
     """Return the error of a sum in float64 relative to the largest small term; none if unknown, or without a term."""
-    known, original, replay, shares = walk.original.values[case], walk.pairs.of[value], walk.replay, [0.0]
-    nodes, theirs = walk.a.cone([original], walk.fed_of_a), walk.b.cone([value], walk.fed)
-    for node in (walk.a.nodes[i] for i in nodes):
-        total: Any = known.get(node.output[0])
-        others = [known[r] for r in node.input if is_float(known.get(r))] if node.op_type == "Add" else []
-        shares += [difference(total, np.broadcast_to(v, total.shape)).relative for v in others if is_float(total)]
-    view, most = replay.views.get(value), replay.memory // 8
-    if not (share := max(s for s in shares if s <= _SMALL)):
+    known, original, replay = walk.original.values[case], walk.pairs.of[value], walk.replay
+    nodes = walk.a.cone([original], walk.fed_of_a)
+    share = max((s for node in walk.a.at(nodes) for s in _shares(node, known) if s <= _SMALL), default=0.0)
+    if not share:
         return Difference()
+    theirs, view, most = walk.b.cone([value], walk.fed), replay.views.get(value), replay.memory // 8
     try:
         x = exactly(walk.runner, [original], {r: known[r] for r in walk.a.entries(nodes, walk.fed_of_a)}, most)[
             original
@@ -149,6 +148,15 @@ def _error_of_term(walk: Walk, case: int, value: str) -> Difference:
     except KeyError:  # kernels are missing, or values were released
         return Difference()
     return Difference() if error.note else error._replace(span=share * error.span)
+
+
+def _shares(node: NodeProto, known: Mapping[str, Any]) -> list[float]:
+    """Return the size of each term of an Add, relative to the sum; [] for other nodes, and unknown numbers."""
+    total: Any = known.get(node.output[0])
+    if node.op_type != "Add" or not is_float(total):
+        return []
+    terms = [known[r] for r in node.input if is_float(known.get(r))]
+    return [difference(total, np.broadcast_to(term, total.shape)).relative for term in terms]
 
 
 # -- bodies -----------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class Walk:
         self.fed: set[str] = set(given)  # cutpoints from which pieces start
         self.fed_of_a: set[str] = set(given)  # their names in A
         self.first: dict[str, First] = {}  # {value: result with candidates assumed to be cutpoints}
+        self.refuted: set[str] = set()  # values that disagreed in such a result, perhaps an earlier one
         self.latest: dict[str, list[Difference]] = {}  # {value: differences by case}, from cutpoints alone
         self._agreed: dict[str, tuple[bool, View | None]] = {}  # {value: (agrees, view)}, likewise
         self._new: set[str] = set()  # cutpoints from which nothing was run yet
@@ -76,9 +77,8 @@ class Walk:
 
     def run(self) -> Walk:
         """Compare, and return the walk. Raises Failed if A fails."""
-        for nodes in self.original.run_all(
-            self.replay.memory // 4, lambda n: self.needs.observed(self.a.made(n), n[-1])
-        ):
+        memory = self.replay.memory // 4
+        for nodes in self.original.run_all(memory, lambda n: self.needs.observed(self.a.made(n), n[-1])):
             last = nodes[-1] + 1 == len(self.a.nodes)
             self._settle(list(self.pairs.made_from(self.a.made(nodes))), last)
             if not last:
@@ -203,10 +203,11 @@ class Walk:
         for value in values:
             entries = self.b.entries(self.b.cone([value], fed), fed)
             ok, differences, view = self.replay.hold(value, found[value], by_path[value].share)
-            found_views = {e: views.get(e) for e in entries}
-            firsts[value] = First(ok, found_views, worst(differences), moves=not by_path[value].depth)
+            moves = not by_path[value].depth
+            firsts[value] = First(ok, {e: views.get(e) for e in entries}, worst(differences), moves)
             if ok:
                 self.replay.see(value, view)
+        self.refuted.update(v for v, seen in firsts.items() if not seen.ok)
         return firsts
 
     def _measure(self, values: Iterable[str], fed: set[str]) -> None:
