@@ -249,9 +249,14 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         yield from _others(plan, base) if recipe.other and base is not None else ()
         yield from _usual(plan, recipe, base)
     elif base is not None:
-        longer = ({s: n if plan.is_batch(s) else n * factor for s, n in base.items()} for factor in _FACTORS)
-        fitting = (c for c in longer if plan.elements(c) <= _BRIEF)
-        yield from (c for c in (fitting if recipe.longer else [base | dict.fromkeys(plan.batch, 1)]) if c != base)
+        choices = _longer(plan, base) if recipe.longer else [base | dict.fromkeys(plan.batch, 1)]
+        yield from (choice for choice in choices if choice != base)
+
+
+def _longer(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Yield multiples of the accepted sizes, except batches, with few elements."""
+    longer = ({s: n if plan.is_batch(s) else n * factor for s, n in base.items()} for factor in _FACTORS)
+    return (choice for choice in longer if plan.elements(choice) <= _BRIEF)
 
 
 def _of_size(plan: Plan, base: dict[str, int] | None, size: int) -> Iterator[dict[str, int]]:

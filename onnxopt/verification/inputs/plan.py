@@ -261,7 +261,7 @@ class Plan:
         plan = replace(self, inputs=[replace(i, shape=shapes.get(i.name, i.shape)) for i in self.inputs])
         plan.fix(self.bound(inputs))
         if inputs and plan.symbols:
-            plan.likely = list(plan._fitting([s for s in shapes.values() if s]))
+            plan.likely = list(plan._fitting([*filter(None, shapes.values())]))
         return plan
 
     def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
@@ -298,24 +298,27 @@ class Plan:
 
     def _choices(self, symbols: Sequence[str], sizes: Sequence[int]) -> Iterator[dict[str, int]]:
         """Yield choices of the sizes; without, of windows and traced sizes, and of all usual sizes."""
-        windows = [own for w in self.windows if (own := {s: n for s, n in w.items() if s in symbols and not sizes})]
-        yield from (dict.fromkeys(symbols, 2 + i) | window for i, window in enumerate(windows))
-        left = {s: n for s, n in self.traced.items() if s in symbols and not sizes}
-        traced = [dict.fromkeys(symbols, 3) | left] if left else []
-        more = (n for n in self.baked if n not in _CANDIDATE_SIZES)
-        counts = (3, 1) if self.batch and not sizes else (3,)  # maxima of a batch
-        sizes = sizes or (*_CANDIDATE_SIZES, *more, *_AUDIO_SIZES)
-        for count in counts:
-            for i, window in enumerate(windows):  # dims beside the windows may be equally long
-                yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(self.batch, min(2 + i, count))
-            usual = self._with_sums(symbols, sizes, count)
-            yield next(usual)
-            yield from traced
-            yield from usual
+        usual = (*dict.fromkeys((*_CANDIDATE_SIZES, *self.baked)), *_AUDIO_SIZES)
+        yield from self._with_sums(symbols, sizes, 3) if sizes else self._without_sizes(symbols, usual)
+        sizes = sizes or usual
         yield from (dict.fromkeys(symbols, size) for size in sizes)
         single = [s for s in symbols if s in self.batches and s not in self.batch]
-        for size in sizes if 0 < len(single) < len(symbols) else ():  # traced with a single image
-            yield dict.fromkeys(symbols, size) | dict.fromkeys(single, 1)
+        if 0 < len(single) < len(symbols):  # traced with a single image
+            yield from (dict.fromkeys(symbols, size) | dict.fromkeys(single, 1) for size in sizes)
+
+    def _without_sizes(self, symbols: Sequence[str], usual: Sequence[int]) -> Iterator[dict[str, int]]:
+        """Yield choices of windows and traced sizes, and of the `usual` sizes."""
+        windows = [*filter(None, ({s: w[s] for s in w.keys() & {*symbols}} for w in self.windows))]
+        yield from (dict.fromkeys(symbols, 2 + i) | window for i, window in enumerate(windows))
+        traced = {s: self.traced[s] for s in self.traced.keys() & {*symbols}}
+        for count in (3, 1) if self.batch else (3,):  # maxima of a batch
+            for i, window in enumerate(windows):  # dims beside the windows may be equally long
+                yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(self.batch, min(2 + i, count))
+            with_sums = self._with_sums(symbols, usual, count)
+            yield next(with_sums)
+            if traced:
+                yield dict.fromkeys(symbols, 3) | traced
+            yield from with_sums
 
     def _with_sums(self, symbols: Sequence[str], sizes: Sequence[int], count: int) -> Iterator[dict[str, int]]:
         """Yield equal sizes of all dims except sums and a batch, which is at most `count`."""

@@ -114,14 +114,13 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     listed = (t for t in graph.initializer if t.name in given and t.data_location == t.DEFAULT)
     plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed}
     plan.random = is_random_model(proto)
-    plan.stateful = any(int_of(n, "training_mode") for n in graph.node if n.op_type == "BatchNormalization")
     _add_operators(plan, graph, functions, ops)
     if plan.symbols:
         found = Sizes(graph, functions, {i.name: i.shape for i in plan.inputs})
         _add_sizes(plan, graph, found, windows=not WINDOWS.isdisjoint(ops))
         if side is not None and not _is_guessed(plan, graph):
             side.sizes = found
-    plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
+    plan.narrow = not _NARROW.isdisjoint(i.type.tensor_type.elem_type for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
     return plan
@@ -138,6 +137,7 @@ def _add_operators(plan: Plan, graph: GraphProto, functions: Iterable[FunctionPr
         found = Changing(graph, functions)
         plan.decides, plan.hides = bool(found.deciding), found.hides
     plan.normalizes = "BatchNormalization" in ops
+    plan.stateful = any(int_of(n, "training_mode") for n in graph.node if n.op_type == "BatchNormalization")
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))

@@ -152,13 +152,15 @@ class Sizes(Shapes):
         elif node.op_type == "Gather":
             self._taken.setdefault(node.input[0], set()).update(self.integers(node.input[1]))
         elif node.op_type == "Concat":  # perhaps of a target
-            for name in node.input:
-                self._targets.update(self.integers(name))
+            self._targets.update(itertools.chain.from_iterable(map(self.integers, node.input)))
         elif node.op_type in _TARGETS and len(node.input) > 1:
-            target = [n if isinstance(n, int) and n > 0 else 0 for n in call.elements[1] or ()]
-            self._targets.update(target)
-            if node.op_type == "Reshape":
-                self._reshape(call.shapes[0] or (), target)
+            self._see_target(call)
+
+    def _see_target(self, call: Call) -> None:
+        target = [n if isinstance(n, int) and n > 0 else 0 for n in call.elements[1] or ()]
+        self._targets.update(target)
+        if call.node.op_type == "Reshape":
+            self._reshape(call.shapes[0] or (), target)
 
     def _reshape(self, dims: Shape, target: Sequence[int]) -> None:
         """Record the sizes in place of symbols in a target of the same rank; 0 stands for computed sizes."""
@@ -185,22 +187,27 @@ class Sizes(Shapes):
 
     def _see_limits(self, call: Call, elements: Shape | None) -> Sized | None:
         """Record the limits of a node. Returns the numbers computed from sizes. `elements`: of the result."""
-        node, kind, row = call.node, call.node.op_type, operator(call.node.op_type)
+        kind, row = call.node.op_type, operator(call.node.op_type)
         every = (k.sized for i, k in enumerate(call.known) if kind == "Range" or row.role(i) == DATA)
         known = _joined(every)
-        for number, dims in self._compared(node, known) if known else self._cuts(call):
-            # No size reaches a limit of fixed dims.
-            if dims and (kind in COMPARING or number > _ALWAYS_TRIED) and number <= _MAX_LIMIT:
-                self.limits[number, dims] += 1
+        self._count_limits(call, known)
         if kind in ("Gather", "Slice"):
             self._read_table(call)
-        if kind == "Mod" and known:
-            self._divisors.update(n for n in self._integers(node.input[1]) if n <= _LONGEST_STEP)
         if kind in MEASURING:
             return Sized(0, _symbols(_dims(call.shapes[0]) if elements is None else elements))
         if known is None or (elements is None and kind not in _SIZED):
             return None
         return Sized(max(known.below, int(kind == "Range")), known.dims if elements is None else _symbols(elements))
+
+    def _count_limits(self, call: Call, known: Sized | None) -> None:
+        """Count the limits and divisors of a node. `known`: the numbers that it reads, computed from sizes."""
+        node, kind = call.node, call.node.op_type
+        least = 0 if kind in COMPARING else _ALWAYS_TRIED + 1
+        for number, dims in self._compared(node, known) if known else self._cuts(call):
+            if dims and least <= number <= _MAX_LIMIT:  # no size reaches a limit of fixed dims
+                self.limits[number, dims] += 1
+        if kind == "Mod" and known:
+            self._divisors.update(n for n in self._integers(node.input[1]) if n <= _LONGEST_STEP)
 
     def _compared(self, node: NodeProto, known: Sized) -> Iterator[tuple[int, frozenset[str]]]:
         """Yield (limit, dims involved) of numbers that a computed number is compared with.

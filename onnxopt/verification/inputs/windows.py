@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import ne
 from typing import Final, NamedTuple
 
@@ -130,14 +130,21 @@ def windowed(
         axes = min(len(symbols), 2) if any(path.windows for path in mine) else 0
         for i, left in enumerate(_PLACES[axes]):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
-            for k, symbol in enumerate(symbols):
-                size = _next_multiple(need, need.sizes[left[k % axes]], axes, taken)
-                taken = {size}
-                if size <= _MAX_WINDOW[axes]:
-                    found[i][symbol] = max(size, found[i].get(symbol, 0))
-                    if symbol not in leads or need.stride > leads[symbol][0].stride:
-                        leads[symbol] = need, symbols, path
+            for symbol, size in _covered(need, symbols, left, taken):
+                found[i][symbol] = max(size, found[i].get(symbol, 0))
+                if symbol not in leads or need.stride > leads[symbol][0].stride:
+                    leads[symbol] = need, symbols, path
     return [*found, _ragged(leads, found[1], divisor)] if all(found) else [{}]
+
+
+def _covered(need: _Need, symbols: list[str], left: Sequence[int], taken: set[int]) -> Iterator[tuple[str, int]]:
+    """Yield (dim, size covered by windows), each unlike `taken` or the preceding size. `left`: positions, by axis."""
+    axes = len(left)
+    for k, symbol in enumerate(symbols):
+        size = _next_multiple(need, need.sizes[left[k % axes]], axes, taken)
+        taken = {size}
+        if size <= _MAX_WINDOW[axes]:
+            yield symbol, size
 
 
 def _neediest(paths: Sequence[Path], name: str) -> tuple[_Need, Path]:
