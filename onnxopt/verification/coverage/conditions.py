@@ -48,8 +48,7 @@ def running(walk: Walk, node: NodeProto, body: str) -> list[int]:
     every = range(len(walk.original.values))
     if node.op_type == "If":
         return [k for k in every if holds(walk, node.input[0], k) is (body == BRANCHES[0])]
-    asks = [r for r in deciding_of(node) if r]
-    return [k for k in every if all(holds(walk, r, k) for r in asks)]
+    return [k for k in every if all(holds(walk, r, k) for r in filter(None, deciding_of(node)))]
 
 
 def holds(walk: Walk, condition: str, case: int) -> bool | None:

@@ -93,10 +93,15 @@ def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] 
     open_ = [c for c in (*mine.values(), *only.values()) if c.is_open]
     if not _are_all_taken(open_, len(some)):
         return None
-    closed = {x for x, c in mine.items() if not c.is_open and not _is_proven(pairs.a, c)}
-    unanswered = trace.unanswered[0] | closed, trace.unanswered[1].union(y for y, c in only.items() if not c.is_open)
+    closed = {x for x in _closed(mine) if not _is_proven(pairs.a, mine[x])}
+    unanswered = trace.unanswered[0] | closed, trace.unanswered[1] | _closed(only)
     kept = {y: x for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker}
     return _replaced(trace, mine, theirs, kept, unanswered)
+
+
+def _closed(conditions: Conditions) -> set[str]:
+    """Return the roots of conditions that are equal in all cases."""
+    return {root for root, c in conditions.items() if not c.is_open}
 
 
 def _same(pairs: Pairs, mine: Conditions, theirs: Conditions) -> dict[str, str]:
@@ -180,8 +185,7 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
             graph.node.append(node)
             continue
         body = bodies(node)[branches[i]]
-        held = *(t.name for t in body.initializer), *(t.values.name for t in body.sparse_initializer)
-        made = {*held, *(o for n in body.node for o in n.output if o)}
+        made = _defined(body)
         if not names.isdisjoint(made):
             return None
         names |= made
@@ -191,6 +195,12 @@ def _with_branches(runner: Runner, conditions: Conditions, case: int, kept: Coll
     for name in kept:
         graph.output.add(name=name)
     return runner.inside(Program(skeleton, fed=program.given & program.constants.keys()))
+
+
+def _defined(body: GraphProto) -> set[str]:
+    """Return the values that a body holds or makes."""
+    held = *(t.name for t in body.initializer), *(t.values.name for t in body.sparse_initializer)
+    return {*held, *(o for n in body.node for o in n.output if o)}
 
 
 # -- branches that always fail ---------------------------------------------------------------------------

@@ -54,12 +54,11 @@ def views(a: list[Any], b: list[Any]) -> Iterator[View]:
     """Yield the views of A's values `a` with the shapes of B's values `b`, by case."""
     if not a or not all(map(_can_be_viewed, a, b)):
         return
-    shapes, rank = tuple(y.shape for y in b), a[0].ndim
-    if any(x.shape != shape for x, shape in zip(a, shapes)):
+    mine, shapes = (tuple(v.shape for v in values) for values in (a, b))
+    if mine != shapes:
         yield View(None, shapes)
-    if not 2 <= rank <= _MAX_RANK or any(x.ndim != rank for x in a):
-        return
-    yield from (View(axes, shapes) for axes in _orders([x.shape for x in a], shapes))
+    if 2 <= a[0].ndim <= _MAX_RANK and len({*map(len, mine)}) == 1:
+        yield from (View(axes, shapes) for axes in _orders(mine, shapes))
 
 
 def _orders(a: Sequence[Shape], b: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
@@ -290,12 +289,17 @@ def _measure(
             asked = [*filter(jumps.get, asked)]
         with contextlib.suppress(Failed):  # the model rejects a value one bit larger; noise is unknown
             for i, known, results in samples.draw(k, asked):
-                for v, found in results.items():
-                    if k < _SEEDS:
-                        differs = difference(known[v], found, coarse=is_coarse(samples.original.types[v]))
-                        largest[v][i] = noisier(largest[v][i], differs)
-                    if v in unexplained:
-                        unexplained[v][i].see(known[v], found)
+                if k < _SEEDS:
+                    _enlarge(largest, i, known, results, samples.original.types)
+                for v in results.keys() & unexplained.keys():
+                    unexplained[v][i].see(known[v], results[v])
+
+
+def _enlarge(largest: Noise, i: int, known: Values, results: Values, types: Mapping[str, str]) -> None:
+    """Add the differences of case `i` to the largest ones."""
+    for v, found in results.items():
+        differs = difference(known[v], found, coarse=is_coarse(types[v]))
+        largest[v][i] = noisier(largest[v][i], differs)
 
 
 def _is_vain(left: Sequence[int]) -> bool:

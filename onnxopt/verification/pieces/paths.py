@@ -95,10 +95,8 @@ def paths(
     names = list(wanted)
     for i in program.cone(names, cuts):
         node = program.nodes[i]
-        before = [found[r] for r in program.reads[i] if r in found and r not in cuts]
-        if node.op_type in MEASURING:  # sizes are exact
-            before = []
-        depth, coarsest = map(max, zip((0.0, 0.0), *before))
+        reads = () if node.op_type in MEASURING else program.reads[i]  # sizes are exact
+        depth, coarsest = map(max, zip((0.0, 0.0), *(found[r] for r in reads if r in found and r not in cuts)))
         count = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")

@@ -36,7 +36,7 @@ def are_as_empty(a: Any, b: Any, makers: Iterable[tuple[Program, str]]) -> bool:
 
     makers: (program, name) of each value.
     """
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.size or b.size or a.dtype != b.dtype:
+    if any(not isinstance(v, np.ndarray) or v.size for v in (a, b)) or a.dtype != b.dtype:
         return False
     x, y = a.shape, b.shape
     known = len(x) == len(y) and all(m == n or 0 in (m, n) for m, n in zip(x, y))
