@@ -190,10 +190,10 @@ class CaseRunner:
         for i, name in enumerate(names):
             if time.monotonic() > end and any(answer.ran for answer in found):
                 self.left_out = len(names) - i
-                return [*found, *(_skipped(n, LEFT_OUT) for n in names[i:])]
+                return [*found, *_all_skipped(names[i:], LEFT_OUT)]
             found.append(self._compared(*self._requests[name]))
             if self.job.ended and name not in known:
-                return [*found, *(_skipped(n, _UNFINISHED) for n in names[i + 1 :])]
+                return [*found, *_all_skipped(names[i + 1 :], _UNFINISHED)]
         return [answer for answer in found if answer.ran or alone]
 
     # -- deaths ---------------------------------------------------------------------------------------------
@@ -258,6 +258,10 @@ class CaseRunner:
 def _skipped(name: str, note: str, status: str = "skipped") -> Answer:
     """Return a case that did not run."""
     return Answer(CaseRecord(name, {}, status=status, note=note), ran=False)
+
+
+def _all_skipped(names: Sequence[str], note: str) -> list[Answer]:
+    return [_skipped(name, note) for name in names]
 
 
 def died_of(death: Death) -> Died:

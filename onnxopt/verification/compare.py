@@ -291,15 +291,12 @@ def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
 
     Equal outputs are no reason if the inputs are `fixed`.
     """
-    found = [e for e in runs if e is not None]
-    if not found or len(found) < len(runs):
-        return ""
-    first = found[0]
-    if any(e != first for e in found):
+    first = runs[0] if runs else None
+    if first is None or any(e != first for e in runs):
         return ""
     if first.said or fixed:
         return first.said
-    if len(found) == 1:
+    if len(runs) == 1:
         return "is one number everywhere" if first.is_uniform else ""
     return "does not depend on the inputs" if first.digest else ""
 

@@ -129,16 +129,15 @@ class JobRunner(SecondLook):
         """Compute the verdict from these cases, and, unless `is_last`, from further cases for coverage gaps."""
         verdict.cases = [replace(c.case, outputs=[replace(o) for o in c.case.outputs]) for c in cases]
         answers = [c for c in cases if c.ran]
-        compared = [c for c in verdict.cases if c.outputs]
         failed = _failed([c for c in verdict.cases if not c.outputs])
-        conclude(verdict, compared)
+        conclude(verdict, verdict.compared)
         is_looked = self.look(verdict, answers, failed, found)
         if failed is None and not is_last and (more := self._for_gaps(verdict)):
             # Further cases do not enter the proof.
             return self._judge(verdict, [*cases, *more], found, is_last=True)
         if failed is not None:
             self._fail(verdict, failed)
-        elif not compared and not (is_looked and (verdict.agrees or verdict.places)):
+        elif not verdict.compared and not (is_looked and (verdict.agrees or verdict.places)):
             self._refuse(verdict)
         else:
             self._word(verdict, self._little(verdict, found, answers))
@@ -182,15 +181,14 @@ class JobRunner(SecondLook):
         word(verdict, little, self.opened, self._submission.declared)
         files = [str(step.file) for step in self.job.steps] or [self._submission.path]
         verdict.message += self.judge.with_references((self.job.original, *files))
-        compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:
-            worst = worst_of(compared)
+            worst = worst_of(verdict.compared)
             if self.job.stepwise and worst is not None:
                 verdict.message = f"case {worst[0].name}: {verdict.message}"
             return
         if verdict.status == INCONCLUSIVE:
             verdict.hint = _REAL
-        verdict.message += self._beyond_all(compared)
+        verdict.message += self._beyond_all(verdict.compared)
 
     def _beyond_all(self, compared: Sequence[CaseRecord]) -> str:
         """Return, in words, a size of one of the two models that no case exceeds; else ""."""

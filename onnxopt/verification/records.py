@@ -193,6 +193,11 @@ class Verification:
         return self.status in PROVEN
 
     @property
+    def compared(self) -> list[CaseRecord]:
+        """The cases with outputs."""
+        return [c for c in self.cases if c.outputs]
+
+    @property
     def agrees(self) -> bool:
         """Whether the result may replace the original."""
         return self.status in AGREES

@@ -152,9 +152,9 @@ class SecondLook(CaseRunner):
         pieces, places = self._in_groups(verdict.pieces, groups)
         if not places:
             pieces = self._with_gaps(pieces, answers, is_deep=is_deep)
-        names = [*chain(*(group for group, _ in groups))]
         if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
-            return self._with_noise(verdict, pieces, places, list(dict.fromkeys([*pieces.cases, *names])))
+            names = chain(pieces.cases, *(group for group, _ in groups))
+            return self._with_noise(verdict, pieces, places, [*dict.fromkeys(names)])
         return pieces, places, {}
 
     def _with_noise(self, verdict: Verification, pieces: Pieces, places: list[Place], names: list[str]) -> Seen:
@@ -200,7 +200,7 @@ class SecondLook(CaseRunner):
         digits: look for values with too few digits in the narrower type instead, in the case with the largest
         difference.
         """
-        cases = [c for c in verdict.cases if c.outputs]
+        cases = verdict.compared
         if digits:
             names = [max(cases, key=lambda c: max(o.max_rel for o in c.outputs)).name]
         else:
