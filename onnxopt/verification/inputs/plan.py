@@ -214,7 +214,7 @@ class Plan:
     @property
     def apart(self) -> list[str]:
         """Symbols of any size, as far as known: neither required nor sums."""
-        known = {*self.demanded, *(s for window in self.windows for s in window), *self._composite(self.symbols)}
+        known = {*self.demanded, *itertools.chain(*self.windows), *self._composite(self.symbols)}
         return [s for s in self.symbols if s not in known]
 
     def beside(
@@ -268,7 +268,7 @@ class Plan:
         """Yield sizes of given inputs at the same position, then further sizes, and sums of two."""
         like = self._likened(shapes)
         yield like
-        sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
+        sizes = list(dict.fromkeys(itertools.chain(*shapes)))[:_FITTING]
         sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
         free = [s for s in like if s not in self.batches and not self.is_batch(s)]
         yield from (like | dict.fromkeys(free, size) for size in sizes)

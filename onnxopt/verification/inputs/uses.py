@@ -311,10 +311,12 @@ class Uses(Forward[_Trace]):
         setattr(found, field, tuple(dict.fromkeys((*getattr(found, field), *more))))
 
     def _sink(self, trace: _Trace | None, role: str) -> None:
-        for name in trace.inputs if trace is not None else ():
+        if trace is None:
+            return
+        for name in trace.inputs:
             found = self.found[name]
             found.role = max(found.role, role, key=_ROLES.index)
-        for name in trace.cast if trace is not None else ():
+        for name in trace.cast:
             self._sized.add(name)
             self.found[name].size |= role == SIZE
 

@@ -144,7 +144,7 @@ class Forward(Generic[Fact]):
     def _body(self, node: NodeProto, body: GraphProto, given: Sequence[Fact | None]) -> list[Fact | None]:
         formals, outputs, states = [i.name for i in body.input], [o.name for o in body.output], carried(node, body)
         self._forget((*formals, *(t.name for t in body.initializer)))  # a name may denote a value of a sibling body
-        self._set(formals, [*given, *[None] * (len(formals) - len(given))] if formals else [])
+        self._set(formals, [*given, *[None] * (len(formals) - len(given))])
         for k in itertools.count():
             self.walk(body)
             after = {f: self.either(self.facts.get(f), self.facts.get(o)) for f, o in states.items()}

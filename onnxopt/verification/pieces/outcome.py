@@ -140,9 +140,8 @@ def _error_of_term(walk: Walk, case: int, value: str) -> Difference:
         return Difference()
     theirs, view, most = walk.b.cone([value], walk.fed), replay.views.get(value), replay.memory // 8
     try:
-        x = exactly(walk.runner, [original], {r: known[r] for r in walk.a.entries(nodes, walk.fed_of_a)}, most)[
-            original
-        ]
+        fed = {r: known[r] for r in walk.a.entries(nodes, walk.fed_of_a)}
+        x = exactly(walk.runner, [original], fed, most)[original]
         y = exactly(replay.runner, [value], {r: replay.fed_as(r, case) for r in walk.b.entries(theirs, walk.fed)}, most)
         error = difference(x if view is None else view(x, case), y[value])
     except KeyError:  # kernels are missing, or values were released

@@ -267,8 +267,8 @@ class Mixed(Opened):
         self.names = observed
         self._parts: list[Opened] = []
         program, computed = runner.program, runner.computed
-        constants = program.fixed.difference(observed, *(program.made([i]) for i in computed))
-        constants -= {o for i in nodes if not fed.keys().isdisjoint(program.reads[i]) for o in program.made([i])}
+        constants = program.fixed.difference(observed, program.made(computed))
+        constants -= {*program.made(i for i in nodes if not fed.keys().isdisjoint(program.reads[i]))}
         kept = [i for i in nodes if not constants.issuperset(program.made([i]))]
         self._groups = [[*group] for _, group in itertools.groupby(kept, computed.__contains__)]
         self._made = {*fed, *program.made(kept)}
@@ -288,7 +288,7 @@ class Mixed(Opened):
 
     def _opened(self, k: int, types: Mapping[str, str]) -> Opened:
         runner, program = self.runner, self.runner.program
-        others = (i for group in (*self._groups[:k], *self._groups[k + 1 :]) for i in group)
+        others = itertools.chain(*self._groups[:k], *self._groups[k + 1 :])
         read = self.names.keys() | program.read(others).keys()
         made = program.made(self._groups[k])
         wanted = [name for name in made if name in read] or made
