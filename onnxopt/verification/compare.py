@@ -189,9 +189,9 @@ def _is_uneven(a: Any, b: Any, share: float, atol: float) -> bool:
     with np.errstate(all="ignore"):
         apart, sizes = np.nan_to_num(np.abs(a - b), posinf=0.0), np.nan_to_num(np.abs(a))
         small = min(_DEVIATIONS * float(apart.max()) / (share * float(sizes.max()) or 1.0), 1.0)
-    for axis in (k for k in range(a.ndim) if a.size >= _PART * a.shape[k]):
+    for axis, length in enumerate(a.shape):
         # Probability that all elements of some slice are small.
-        if a.shape[axis] * small ** (a.size // a.shape[axis]) > _CHANCE:
+        if a.size < _PART * length or length * small ** (a.size // length) > _CHANCE:
             continue
         others = tuple(k for k in range(a.ndim) if k != axis)
         if (apart.max(others) > atol + share * sizes.max(others)).any():

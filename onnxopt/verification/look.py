@@ -95,12 +95,7 @@ class Look:
         return functools.reduce(Pieces.joined, parts) if parts else None
 
     def _held(
-        self,
-        a: Runner,
-        b: Runner,
-        cases: Sequence[Case],
-        feeds: Sequence[dict[str, Any]],
-        **how: bool,
+        self, a: Runner, b: Runner, cases: Sequence[Case], feeds: Sequence[dict[str, Any]], **how: bool
     ) -> tuple[Pieces, list[Place]]:
         """Compare two programs, of the files or with branches in place of Ifs. Returns (pieces, places of faults)."""
         walk = self._walked(a, b, feeds, held=self.held, dtype=self.options.dtype, **how)
@@ -177,7 +172,7 @@ class Look:
 
     def _complete(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the feeds of all cases, completed with overridable defaults. Raises ValueError if defaults differ."""
-        fed = {name for known in feeds for name in known}
+        fed = set[str]().union(*feeds)
         self.a, self.b = (_fed(r, fed) for r in (self.a, self.b))
         defaults = {name: self._default(name) for name in fed.intersection(self.a.program.constants)}
         return [{**known, **{n: v for n, v in defaults.items() if n not in known}} for known in feeds]
@@ -232,11 +227,13 @@ class Look:
     ) -> Iterator[tuple[int, Values]]:
         """Yield (index of a case in `left`, outputs with other last bits of inputs and weights)."""
         nodes, types = runner.program.cone(made, ()), types_of(feeds[0])
-        for rng in (Draws(self.options.seed, k) for k in range(_SEEDS)):
-            change = partial(last_bit, rng=rng, dtype=self.options.dtype)
-            opened = runner.open(nodes, types, made, change) if left() else None
-            for i in (i for i in range(len(feeds)) for _ in range(_SEEDS)):
-                if opened is not None and i in left():
+        for k in range(_SEEDS):
+            if not left():
+                return
+            change = partial(last_bit, rng=Draws(self.options.seed, k), dtype=self.options.dtype)
+            opened = runner.open(nodes, types, made, change)
+            for i, _ in itertools.product(range(len(feeds)), range(_SEEDS)):
+                if i in left():
                     yield i, opened.run({name: change(v) for name, v in feeds[i].items()})
 
 

@@ -122,9 +122,8 @@ class Original:
         from onnxopt.verification.programs.foreign import refused_operators, unknown_operators
 
         self.engine = None  # until parts are found
-        found = unknown_operators(
-            Skeleton(self.paths[0], None, self.runtime.references).proto, self.runtime
-        ) | refused_operators(str(refused))
+        proto = Skeleton(self.paths[0], None, self.runtime.references).proto
+        found = unknown_operators(proto, self.runtime) | refused_operators(str(refused))
         if self.steps or not self._leave_out(found):
             raise refused
         self.streamed = True

@@ -114,9 +114,8 @@ def agree(walk: Walk, mine: str, theirs: str) -> bool | None:
     """
     if theirs not in walk.agreed or theirs not in walk.pairs.of:
         return None
-    truths = [
-        [holds(walk, name, k) for name in (mine, walk.pairs.of[theirs])] for k in range(len(walk.original.values))
-    ]
+    names, cases = (mine, walk.pairs.of[theirs]), range(len(walk.original.values))
+    truths = ([holds(walk, name, k) for name in names] for k in cases)
     found = {None if None in (x, y) else x is y for x, y in truths}
     return found.pop() if len(found) == 1 else None
 

@@ -288,9 +288,7 @@ def overflowing(walk: Walk) -> Iterator[str]:
     def is_finite(cone: Cone, replay: Replay) -> bool:
         return not any(map(overflows, replay.run([cone.value], cone.fed)[cone.value]))
 
-    larger, shared = (
-        partial(beyond, points=(), factors=(_LARGER,)),
-        walk.cuts & walk.pairs.of.keys() & walk.b.maker.keys(),
-    )
+    larger = partial(beyond, points=(), factors=(_LARGER,))
+    shared = walk.cuts & walk.pairs.of.keys() & walk.b.maker.keys()
     changed = (v for v in sorted(shared) if "float" in walk.replay.kind(v) and not walk.sameness.is_made_alike(v))
     return (v for v in changed if differs(Cone.of(walk, v), larger, is_finite))

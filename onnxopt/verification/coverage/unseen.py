@@ -199,9 +199,8 @@ class _Node:
         """Return whether a loop's trip count is equal, and later iterations agree."""
         if self._node.op_type != "Loop" or self.counterpart is None:
             return True
-        if not all(self._walk.sameness.reads_alike(self._i, self.counterpart, k) for k in (0, 1)):
-            return False
-        return all(_is_settled(w) for _, w in walk_bodies(self._walk, self._i, self.counterpart, _LATER))
+        is_alike = all(self._walk.sameness.reads_alike(self._i, self.counterpart, k) for k in (0, 1))
+        return is_alike and all(_is_settled(w) for _, w in walk_bodies(self._walk, self._i, self.counterpart, _LATER))
 
     def _why(self, name: str) -> str:
         if self._node.op_type == "If":
@@ -211,8 +210,8 @@ class _Node:
     def _closed(self, nodes: Iterable[NodeProto]) -> Iterator[Gap]:
         """Yield gaps for parts of a body that could not be compared."""
         functions = self._walk.a.skeleton.functions.holding(is_part)
-        for node in (n for n in inside(nodes) if holds(n, is_part, functions)):
-            if is_open(self._walk.a, node):
+        for node in inside(nodes):
+            if holds(node, is_part, functions) and is_open(self._walk.a, node):
                 yield Gap(f"which parts of the {label_of(node)} that makes `{first_of(node)}` ran is unknown")
 
 
