@@ -99,9 +99,8 @@ class VerifyOptions:
     @property
     def thorough(self) -> bool:
         """Whether the options go beyond the optimizer's own check."""
-        return bool(
-            self.cases is not None or self.datasets or self.provider or self.dims or self.rename or self.strip_qdq
-        )
+        given = self.cases is not None, self.datasets, self.provider, self.dims, self.rename, self.strip_qdq
+        return any(given)
 
     @property
     def by_tolerance(self) -> bool:

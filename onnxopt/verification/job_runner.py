@@ -130,7 +130,7 @@ class JobRunner(SecondLook):
         verdict.cases = [replace(c.case, outputs=[replace(o) for o in c.case.outputs]) for c in cases]
         answers = [c for c in cases if c.ran]
         failed = _failed([c for c in verdict.cases if not c.outputs])
-        conclude(verdict, verdict.compared)
+        conclude(verdict)
         is_looked = self.look(verdict, answers, failed, found)
         if failed is None and not is_last and (more := self._for_gaps(verdict)):
             # Further cases do not enter the proof.

@@ -198,6 +198,11 @@ class Verification:
         return [c for c in self.cases if c.outputs]
 
     @property
+    def outputs(self) -> list[OutputRecord]:
+        """The outputs of all cases."""
+        return [o for c in self.cases for o in c.outputs]
+
+    @property
     def agrees(self) -> bool:
         """Whether the result may replace the original."""
         return self.status in AGREES

@@ -246,7 +246,7 @@ class SecondLook(CaseRunner):
         decides: whether the verdict depends on noise. Otherwise measuring stops once the worst output's difference is
         explained, and the result may be measured in place of the original.
         """
-        differ, told = largest((o.name, o.max_rel) for c in verdict.cases for o in c.outputs), verdict.worst
+        differ, told = largest((o.name, o.max_rel) for o in verdict.outputs), verdict.worst
         most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
         names = sorted(names, key=lambda name: name not in most)[:_CASES_TOGETHER]
         self.hold(names)

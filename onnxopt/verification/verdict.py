@@ -20,9 +20,9 @@ _BEYOND: Final = 1e3  # times the noise of the whole; correct results stay far b
 _MAX_DIMS: Final = 8  # dynamic dims named in a message
 
 
-def conclude(verdict: Verification, records: Sequence[CaseRecord]) -> None:
+def conclude(verdict: Verification) -> None:
     """Set status and worst output of a verdict, from outputs alone."""
-    outputs = [o for c in records for o in c.outputs]
+    outputs = verdict.outputs
     verdict.exact = all(o.ok and not o.max_abs for o in outputs)
     worst = max(outputs, key=lambda o: (not o.ok, o.max_rel), default=None)
     if worst is not None:
@@ -138,11 +138,9 @@ def _agreement(verdict: Verification) -> str:
     pieces = verdict.pieces
     if verdict.status == IN_PIECES and pieces is not None:
         agree = "the one piece agrees" if pieces.cuts == 1 else f"all {pieces.cuts:,} pieces agree"
-        text = f"{agree}, " + (
-            f"within {pieces.worst_rel:.1e} of what each gives" if pieces.worst_rel else "bit for bit"
-        )
+        within = f"within {pieces.worst_rel:.1e} of what each gives" if pieces.worst_rel else "bit for bit"
         alone = f", rounding alone to {noise:.1e}" if noise is not None else ""
-        return text + (f"; their roundings add up to {whole}{alone}" if verdict.worst_rel else "")
+        return f"{agree}, {within}" + (f"; their roundings add up to {whole}{alone}" if verdict.worst_rel else "")
     if verdict.status == WITHIN_NOISE:
         return f"it differs by {whole}" + (f", rounding alone by {noise:.1e}" if noise is not None else "")
     return f"largest difference {whole}"
@@ -190,8 +188,7 @@ def is_unexplained(verdict: Verification, plan: Plan, *, narrow: bool = False) -
     """
     noise = max(verdict.noise.values(), default=math.inf)
     noise = math.inf if narrow and not noise else noise
-    outputs = (o for c in verdict.cases for o in c.outputs)
-    beyond = any(o.max_abs == math.inf and not o.note.startswith("type") for o in outputs)
+    beyond = any(o.max_abs == math.inf and not o.note.startswith("type") for o in verdict.outputs)
     return not could_jump(plan) and (beyond or _BEYOND * noise < verdict.worst_rel)
 
 
