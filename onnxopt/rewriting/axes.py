@@ -6,8 +6,8 @@ a single axis, and each axis it finds by position keeps the position. Only axis 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from onnxopt.analysis import types
@@ -18,6 +18,7 @@ from onnxopt.operators import BROADCASTING, broadcasts
 from onnxopt.operators.operands import AXES, AxisRule
 from onnxopt.proto.messages import tensor_bytes
 from onnxopt.rewriting.index_maps import Seen, inverse
+from onnxopt.rewriting.index_plans import Step
 from onnxopt.rewriting.rule import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied
@@ -76,6 +77,10 @@ class View:
         to, wide, *_ = self.at(rank)
         return Seen(to, wide, self.lead, back)
 
+    def steps(self, dims: Shape, back: bool) -> list[Step] | None:
+        """Return the operators for a value of these dims without an index map, or None."""
+        return None
+
     def has(self, dims: Shape) -> bool:
         """Return whether the view covers values of these dims."""
         raise NotImplementedError
@@ -89,8 +94,8 @@ class View:
         place = self._places.get(rank)
         if place is None:
             to, wide = self.becomes(rank)
-            count = Counter(i for axes in to for i in axes)
-            alone = frozenset(i for i, axes in enumerate(to) if len(axes) == 1 and count[axes[0]] == 1)
+            every = [*chain.from_iterable(to)]
+            alone = frozenset(i for i, axes in enumerate(to) if len(axes) == 1 and every.count(axes[0]) == 1)
             fixed = frozenset(i for i in alone if to[i][0] - wide == i - rank)
             place = self._places[rank] = Place(to, wide, alone, fixed)
         return place
@@ -117,6 +122,12 @@ class Turned(View):
     def __init__(self, order: Sequence[int]) -> None:
         super().__init__()
         self.order = tuple(order)
+
+    def steps(self, dims: Shape, back: bool) -> list[Step] | None:
+        wide = [i for i in self.order if dims[i] != 1] if self.has(dims) else []
+        if wide == sorted(wide):  # axes of one element move without a Transpose
+            return None
+        return [Step("Transpose", (), {"perm": [*(inverse(self.order) if back else self.order)]})]
 
     def has(self, dims: Shape) -> bool:
         return len(dims) == len(self.order)

@@ -122,6 +122,8 @@ def fewest(m: Match, x: Value, nodes: Sequence[Node], seen: Seen | None = None) 
     answer = known[key]
     if answer.reason:
         raise Declined(answer.reason)
+    if not values:
+        return answer.steps
     now = dict(zip(answer.values, values))
     return [
         Step(s.op, [now.get(i, i) if isinstance(i, Value) else i for i in s.inputs], s.attributes) for s in answer.steps

@@ -79,6 +79,17 @@ def _settle(found: IndexMap) -> None:
     """
     _index_copies(found)
     _reuse_ones(found)
+    if any(run.pick is not None for run in found.runs()):
+        _settle_picks(found)
+    for k in range(len(found.known())):
+        for a, b in [*pairwise(found.known()[k])][::-1]:
+            if a.run is b.run and a.run is not None:
+                found.joined(a, b)
+    _widen(found)
+
+
+def _settle_picks(found: IndexMap) -> None:
+    """Normalize the indices of runs."""
     order = {p: i for i, p in enumerate(flat(found.known()))}
     for run in found.runs():
         if (index := _index_for(run, order)) is not None:
@@ -87,11 +98,6 @@ def _settle(found: IndexMap) -> None:
             _sort(run, order)
             if run.pick.size == run.size and (run.pick == np.arange(run.size)).all():
                 found.replace(run, *_unpicked(run))
-    for k in range(len(found.known())):
-        for a, b in [*pairwise(found.known()[k])][::-1]:
-            if a.run is b.run and a.run is not None:
-                found.joined(a, b)
-    _widen(found)
 
 
 def _index_copies(found: IndexMap) -> None:

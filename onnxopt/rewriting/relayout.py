@@ -55,7 +55,7 @@ class Moves:
     nodes: Sequence[Node]
     steps: Sequence[Step]
     saved: int
-    moved: int  # additional Transposes
+    moved: float  # additional elements moved
 
 
 class Relayout:
@@ -66,6 +66,7 @@ class Relayout:
     """
 
     suffix = "_seen"  # suffix of new value names
+    counts_all = False  # whether all nodes at the border count as saved, not the fewest for them: an upper bound
 
     def __init__(
         self, graph: Graph, nodes: Sequence[Node], view: View, passing: Mapping[Node, Passing] | None = None
@@ -82,6 +83,8 @@ class Relayout:
             self.operands = {n: [v for v in p.axes.data if v in p.seen or v in made] for n, p in self.passing.items()}
         read = (v for operands in self.operands.values() for v in operands)
         self.entering = list(dict.fromkeys(v for v in read if v.producer not in self.inside))
+        self._movers: dict[tuple[Value, Node | None], list[Node]] = {}
+        self._bare: dict[tuple[Shape | None, bool], list[Step] | None] = {}  # operators for the view alone, by dims
 
     def made(self) -> list[Value]:
         """Return the results in the view."""
@@ -120,23 +123,38 @@ class Relayout:
         self.is_possible = None not in found
         self.saved, self.moved = sum(e.saved for e in self.all_ends), sum(e.moved for e in self.all_ends)
 
+    def most(self) -> int:
+        """Return an upper bound of the nodes saved: all movers at the ends, less the operators at the other ends."""
+        saved = 0
+        for v in self.entering:
+            alone, nodes = self._is_alone(v), self._beside(v)
+            saved += len(nodes) * alone
+            if not nodes and not (alone and self._is_reduced(v)):
+                saved -= len(self._seen(v, False) or ())
+        for v in self.made():
+            behind = [len(self._beside(v, u)) for u in self.outside(v)]
+            saved += sum(behind)
+            if v.is_output or 0 in behind:
+                saved -= len(self._seen(v, True) or ())
+        return saved
+
     def enters(self, v: Value) -> End[Node] | None:
         """Return the end at an outside value; None if the value cannot be computed in the view."""
-        alone = not v.is_output and self.inside.issuperset(v.users)
-        moves = self._fewest(v, self._nodes_before(v, alone), alone)
+        alone = self._is_alone(v)
+        moves = self._fewest(v, self._beside(v), alone)
         if moves is None or (moves.nodes and self.keeps(moves.source.producer)):
             return None
         if alone and not moves.nodes and self._is_reduced(v):
             moves.saved = 0
-        return End(moves.saved, lambda before: self._enter(v, moves, before), _size(v) * moves.moved, moves)
+        return End(moves.saved, lambda before: self._enter(v, moves, before), moves.moved, moves)
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """Return the end at an outside reader; None if the reader needs the original value."""
-        nodes = self._nodes_behind(v, user)
+        nodes = self._beside(v, user)
         moves = self._fewest(v, nodes, True, True) if nodes else None
         if moves is None or len(moves.steps) > len(moves.nodes):
             return None
-        return End(moves.saved, lambda new: self._leave(moves, new), _size(v) * moves.moved, moves)
+        return End(moves.saved, lambda new: self._leave(moves, new), moves.moved, moves)
 
     def restores(self, v: Value) -> End[Value] | None:
         """Return the end that restores a result for other readers and the graph output; None if impossible."""
@@ -151,7 +169,7 @@ class Relayout:
             self._build(moves, new, v, v.producer)
             return new
 
-        return End(moves.saved, write, _size(v) * moves.moved, moves)
+        return End(moves.saved, write, moves.moved, moves)
 
     def keeps(self, node: Node | None) -> bool:
         """Return whether an operator that moves data must stay next to this node."""
@@ -170,10 +188,21 @@ class Relayout:
 
     # -- operators at the border ---------------------------------------------------------------------------------
 
-    def _nodes_before(self, v: Value, alone: bool) -> list[Node]:
+    def _is_alone(self, v: Value) -> bool:
+        """Return whether an outside value is read only in the region."""
+        return not v.is_output and self.inside.issuperset(v.users)
+
+    def _beside(self, v: Value, user: Node | None = None) -> list[Node]:
+        """Return the movers that make an outside value, or `user` and those behind it; searched once."""
+        if (v, user) not in self._movers:
+            self._movers[v, user] = self._nodes_before(v) if user is None else self._nodes_behind(v, user)
+        return self._movers[v, user]
+
+    def _nodes_before(self, v: Value) -> list[Node]:
         """Return up to two movers that make an outside value, last first; the others are read only by the last."""
         nodes: list[Node] = []
-        while len(nodes) < 1 + alone:
+        most = 1 + self._is_alone(v)
+        while len(nodes) < most:
             node = v.producer
             if node is None or not self._moves(node) or (nodes and v.only_user is not nodes[-1]):
                 break
@@ -220,12 +249,23 @@ class Relayout:
             anchor = nodes[0]
         elif nodes:
             source = nodes[-1].operands[0]
-        steps = _steps(anchor, source, nodes, self.view.seen(types.rank(v) or 0, back))
+        seen = self.view.seen(types.rank(v) or 0, back)
+        steps = _steps(anchor, source, nodes, seen) if nodes else self._seen(v, back)
         if steps is None or not self.graph.model.without.keys().isdisjoint(s.op for s in steps):
             return None
-        before = _composed_alone(source, nodes) if alone and nodes else []
-        turns = sum(s.op == "Transpose" for s in steps) - before.count("Transpose")
-        return Moves(source, nodes, steps, len(before) - len(steps), turns)
+        before = [n.op for n in nodes if alone]
+        if before and not self.counts_all:
+            before = _composed_alone(source, nodes)
+        turns = [s.op for s in steps].count("Transpose") - before.count("Transpose")
+        return Moves(source, nodes, steps, len(before) - len(steps), turns and turns * _size(v))
+
+    def _seen(self, v: Value, back: bool) -> list[Step] | None:
+        """Return the fewest operators for a view without nodes beside it; None if there are none."""
+        dims = types.shape(v)
+        if (dims, back) not in self._bare:
+            told = self.view.steps(dims or (), back)
+            self._bare[dims, back] = told or _steps(self.nodes[0], v, (), self.view.seen(len(dims or ()), back))
+        return self._bare[dims, back]
 
     def _enter(self, v: Value, moves: Moves, before: Node) -> Value:
         return self._build(moves, moves.source, self.new(v), before) if moves.steps else moves.source

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -34,7 +35,10 @@ class Rows(View):
     def __init__(self, lead: Shape) -> None:
         super().__init__()
         self.lead = lead
-        self._rows = View.dims(self, (*lead, 1))[0]
+
+    @cached_property
+    def _rows(self) -> int | str | None:
+        return super().dims((*self.lead, 1))[0]
 
     def has(self, dims: Shape) -> bool:
         return dims[:-1] == self.lead and isinstance(dims[-1], int)

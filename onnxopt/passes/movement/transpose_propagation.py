@@ -110,6 +110,13 @@ class _Plan(Relayout):
 
     def __init__(self, graph: Graph, found: Region[int], q: Perm, passing: Passed) -> None:
         super().__init__(graph, found.nodes, Turned(q), passing)
-        self.look()
         in_order = all(self.view.keeps(p.axes.made, found.kind) for p in self.passing.values())
-        self.gain = self.saved if self.is_possible and in_order and self.moved <= 0 else 0
+        self.gain = 0
+        self.counts_all = True
+        if in_order and self.most() > 0 and self._gained() > 0:
+            self.counts_all = False
+            self.gain = self._gained()
+
+    def _gained(self) -> int:
+        self.look()
+        return self.saved if self.is_possible and self.moved <= 0 else 0
