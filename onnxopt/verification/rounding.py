@@ -163,11 +163,8 @@ class Difference(NamedTuple):
 
     def within(self, share: float) -> bool:
         """Return whether the difference is at most `share` of the range. Discrete values must be equal."""
-        return (
-            not self.note
-            and not self.uneven
-            and (self.largest <= share * self.span if not self.discrete else not self.largest)
-        )
+        is_small = not self.largest if self.discrete else self.largest <= share * self.span
+        return is_small and not self.note and not self.uneven
 
     def explained(self, noise: Difference, times: float = NOISE) -> bool:
         """Return whether noise of last bits explains the difference, at most `times` the noise.

@@ -47,9 +47,8 @@ def _walked(part: Enclosing, turn: int) -> Walk | None:
         known = [_assumed(_given(outer, nodes, programs, turn, case), part.assumed) for case in part.cases]
         types = _types(outer, nodes, programs, known[0])
         outputs = _outputs(outer, nodes, programs) if part.outputs is None else part.outputs
-        return Walk(
-            outer.runner.inside(a), outer.replay.runner.inside(b), known, types, outputs, part, **outer.how
-        ).run()
+        runners = outer.runner.inside(a), outer.replay.runner.inside(b)
+        return Walk(*runners, known, types, outputs, part, **outer.how).run()
     except (_Unknown, Failed, KeyError, ValueError):  # or released, or a type impossible as an input
         return None
 
@@ -117,9 +116,9 @@ def _assumed(found: dict[str, Any], conditions: Mapping[str, bool]) -> dict[str,
 def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) -> list[Any]:
     """Return the inputs of a body in an iteration, or of a function."""
     if node.op_type == "Loop":
-        handed = [value(name) for name in node.input[2:]]
+        handed = [*map(value, node.input[2:])]
         return [np.array(turn, np.int64), np.array(True), *(_later(v, seed) if turn else v for v in handed)]
-    given = [value(name) for name in node.input]
+    given = [*map(value, node.input)]
     return _scanned(node, given) if node.op_type == "Scan" else given
 
 

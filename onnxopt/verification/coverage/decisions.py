@@ -44,7 +44,7 @@ def decided_otherwise(walk: Walk) -> dict[str, bool]:
     handed, values = made_of(walk.a, decisions, cuts, HANDS_ON)
     behind = {*walk.pairs.made_from([*handed])} & walk.cuts
     made = dict.fromkeys(walk.pairs.made_from(values))
-    open_ = itertools.islice((v for v in made if not walk.sameness.is_made_alike(v)), _MAX_VALUES)
+    open_ = itertools.islice(walk.sameness.made_differently(made), _MAX_VALUES)
     asked = ((v, _differs(Cone.of(walk, v, behind - {v}), decisions)) for v in open_)
     return {value: found for value, found in asked if found is not None}
 

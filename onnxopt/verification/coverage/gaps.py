@@ -100,7 +100,7 @@ def _operators(walk: Walk, value: str) -> tuple[set[str], set[str]]:
 
 def changed_blanks(walk: Walk) -> list[str]:
     """Return the cutpoints zero, NaN or empty in all cases, and computed differently in B."""
-    return [v for v in walk.blank if not walk.sameness.is_made_alike(v) and not _is_of_no_turn(walk, v)]
+    return [v for v in walk.sameness.made_differently(walk.blank) if not _is_of_no_turn(walk, v)]
 
 
 def unproven_blanks(walk: Walk, changed: Sequence[str] | None = None) -> list[str]:
@@ -127,7 +127,7 @@ def _is_proven(walk: Walk, value: str) -> bool:
 def undecided(walk: Walk) -> dict[str, bool]:
     """Return {nearly constant decision: whether it differs on distant numbers or equal integers}."""
     little = _nearly_constant(walk)
-    found = list(itertools.islice((v for v in little if not walk.sameness.is_made_alike(v)), _MAX_VALUES))
+    found = list(itertools.islice(walk.sameness.made_differently(little), _MAX_VALUES))
     if not found:
         return {}
     a, b = Breakpoints(walk.a), Breakpoints(walk.b)
@@ -211,7 +211,7 @@ def _picked(walk: Walk) -> dict[str, bool]:
     indices = (v for v in paired_cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS)
     values = [v for v in indices if not any(map(_PICKING.isdisjoint, _operators(walk, v)))]
     found = dict(itertools.islice(_of_other_points(walk, values), _MAX_VALUES)) if values else {}
-    ties = (v for v in values if not walk.sameness.is_made_alike(v))
+    ties = walk.sameness.made_differently(values)
     tied = {v: True for v in itertools.islice(ties, _MAX_VALUES) if _differs_specially(Cone.of(walk, v))}
     return {v: _differs_far(walk, v, points) for v, points in found.items()} | tied
 

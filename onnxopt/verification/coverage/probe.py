@@ -290,5 +290,5 @@ def overflowing(walk: Walk) -> Iterator[str]:
 
     larger = partial(beyond, points=(), factors=(_LARGER,))
     shared = walk.cuts & walk.pairs.of.keys() & walk.b.maker.keys()
-    changed = (v for v in sorted(shared) if "float" in walk.replay.kind(v) and not walk.sameness.is_made_alike(v))
+    changed = walk.sameness.made_differently(v for v in sorted(shared) if "float" in walk.replay.kind(v))
     return (v for v in changed if differs(Cone.of(walk, v), larger, is_finite))

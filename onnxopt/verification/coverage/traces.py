@@ -216,9 +216,8 @@ def cannot_be_taken(program: Program, i: int, name: str) -> bool:
     if (i, name) not in known:
         is_asked = program.graph is program.skeleton.proto.graph and len(program.hiding) <= _MAX_PARTS
         branches = bodies(nodes[i]) if is_asked and nodes[i].op_type == "If" else {}
-        fails = (
-            _Failing(program).fails(nodes, i, other) is (other == name) for other in dict.fromkeys((name, *branches))
-        )
+        tried = dict.fromkeys((name, *branches))
+        fails = (_Failing(program).fails(nodes, i, other) is (other == name) for other in tried)
         known[i, name] = name in branches and all(fails)
     return known[i, name]
 

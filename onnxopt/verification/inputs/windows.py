@@ -100,8 +100,6 @@ def paths_after(call: Call, numbers: Callable[[str], Sequence[float]]) -> frozen
     before = frozenset[Path]().union(*(k.paths for k in (call.known[:1] if kind in _FIRST_ONLY else call.known)))
     if kind in _GLOBAL or kind in WINDOWED:  # a single pixel is a window, too
         before = frozenset(path._replace(windows=True) for path in before)
-    if not before:
-        return before
     if kind in ("Resize", "Upsample"):
         return joined(path.then(_resized(call, numbers)) for path in before)
     return joined(path.then(_STEPS[kind](call)) for path in before) if kind in _STEPS else before

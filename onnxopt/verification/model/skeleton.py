@@ -112,9 +112,8 @@ class Skeleton:
     @cached_property
     def imports(self) -> set[tuple[str, int]]:
         """(domain, version) imported by the model or its functions."""
-        return {
-            (domain_of(o.domain), o.version) for part in (self.proto, *self.proto.functions) for o in part.opset_import
-        }
+        parts = self.proto, *self.proto.functions
+        return {(domain_of(o.domain), o.version) for part in parts for o in part.opset_import}
 
     def _parse(self) -> dict[int, tuple[int, int]]:
         """Parse the file without weights. Returns {index of initializer: (start, length) of its data}."""

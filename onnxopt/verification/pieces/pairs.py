@@ -109,13 +109,16 @@ class Sameness:
         of_b = {name: pairs.of.get(name, name) for name in fed}
         of_a = {name: ("value", name) for name in (*of_b.values(), *pairs.a.given)}
         keys = of_a, {y: ("other" if y in views else "value", x) for y, x in of_b.items()}
-        self.a, self.b = (
-            ValueNumbering(p, self._table, several, *how) for p, *how in zip((pairs.a, pairs.b), keys, folded)
-        )
+        sides = zip((pairs.a, pairs.b), keys, folded)
+        self.a, self.b = (ValueNumbering(program, self._table, several, *how) for program, *how in sides)
 
     def is_made_alike(self, value: str) -> bool:
         """Return whether a value of B is computed from fed values as in A."""
         return self.are_made_alike(self._pairs.of[value], value)
+
+    def made_differently(self, values: Iterable[str]) -> Iterator[str]:
+        """Yield the values of B that are not computed as in A."""
+        return (value for value in values if not self.is_made_alike(value))
 
     def are_made_alike(self, mine: str, theirs: str) -> bool:
         """Return whether a value of A and a value of B are computed alike from fed values."""
@@ -138,10 +141,8 @@ class Sameness:
         last = len(self._table)
         made = self.b.number({*theirs, *named, *alike})
         every = {number for results in made.values() for number in results.values()}
-        return (
-            [i for i in mine if not every.issuperset(of_a[i].values())],
-            [j for j in theirs if max(made[j].values(), default=0) >= last],
-        )
+        only_in_a = [i for i in mine if not every.issuperset(of_a[i].values())]
+        return only_in_a, [j for j in theirs if max(made[j].values(), default=0) >= last]
 
     def numbers(self, nodes: Sequence[int]) -> dict[str, int]:
         """Return the value numbers of results of A's nodes."""

@@ -230,7 +230,7 @@ class Replay:
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
         mine, found = self._as_narrow(value, found)
         differences = self._differences(value, mine, found, share)
-        if all(d.within(share) for d in differences):
+        if _agree(differences, share):
             return True, differences, None
         if self.is_narrow(value):
             differences = [d._replace(note=_OVER.get(d.note, d.note)) for d in differences]
@@ -238,7 +238,7 @@ class Replay:
             return False, differences, None
         fits = value not in self.views and not any(d.note for d in differences)
         held, view = self._viewed(value, mine, found, share, fits=fits)
-        return (False, differences, None) if view is None else (all(d.within(share) for d in held), held, view)
+        return (False, differences, None) if view is None else (_agree(held, share), held, view)
 
     def _viewed(
         self, value: str, mine: list[Any], found: list[Any], share: float, *, fits: bool
@@ -259,7 +259,7 @@ class Replay:
                 far = sum(d.relative for d in held)
                 if closest[1] is None or far < least:
                     closest, least = (held, view), far
-                if all(d.within(share) for d in held):
+                if _agree(held, share):
                     return held, view
         return closest
 
@@ -298,6 +298,10 @@ class Replay:
         if found.note or not found.largest or not (self.dtype or "bfloat16" not in self.kind(value)):
             return found
         return found._replace(uneven=True) if Channels(mine, theirs, share, fine=self.fine).any else found
+
+
+def _agree(differences: Iterable[Difference], share: float) -> bool:
+    return all(d.within(share) for d in differences)
 
 
 def _results(
