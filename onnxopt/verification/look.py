@@ -109,9 +109,8 @@ class Look:
         else:
             pieces.note = f"output `{walk.unsettled[0]}` is computed differently"
         if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
-            pieces.unseen.append(
-                "one of the models draws random numbers more often, and in the comparison draws are equal"
-            )
+            why = "one of the models draws random numbers more often, and in the comparison draws are equal"
+            pieces.unseen.append(why)
         pieces.complete = not places and not walk.unsettled
         if pieces.complete:
             _add_blanks(walk, pieces)

@@ -215,9 +215,8 @@ class Verification:
     @property
     def is_unloaded(self) -> bool:
         """Whether the only known fault is that the runtime does not load the result."""
-        return self.status == LOADS_PLAIN or (
-            self.status == DIFFERENT and not self.cases and self.message.partition(":")[0].endswith(UNLOADED)
-        )
+        is_said = self.message.partition(":")[0].endswith(UNLOADED)
+        return self.status == LOADS_PLAIN or (self.status == DIFFERENT and not self.cases and is_said)
 
     @property
     def fault(self) -> str:

@@ -39,6 +39,7 @@ _CRUDE: Final = 1e-2  # relative; a smaller difference may be amplified rounding
 
 
 Seen = tuple[Pieces, list[Place], dict[str, dict[str, float]]]  # pieces, places, and the noise by case
+Groups = Sequence[tuple[list[str], bool]]  # names of cases compared together, and whether the cases prove anything
 
 
 def _wrong(verdict: Verification, failed: CaseRecord | None = None) -> set[str]:
@@ -147,8 +148,12 @@ class SecondLook(CaseRunner):
         if not (is_asked or (all_ and answers)) or not (groups or verdict.pieces):
             return None
         self.is_alike = not is_due and verdict.pieces is None and self._alike()
-        if self.is_alike:
-            return None
+        return None if self.is_alike else self._by_pieces(verdict, answers, groups, is_deep=is_deep, is_rough=is_rough)
+
+    def _by_pieces(
+        self, verdict: Verification, answers: Sequence[Answer], groups: Groups, *, is_deep: bool, is_rough: bool
+    ) -> Seen:
+        """Compare groups of cases in pieces, find gaps unless a place is wrong, and measure noise if asked for."""
         pieces, places = self._in_groups(verdict.pieces, groups)
         if not places:
             pieces = self._with_gaps(pieces, answers, is_deep=is_deep)
@@ -182,7 +187,7 @@ class SecondLook(CaseRunner):
         is_lossy = verdict.worst_rel > _LOSS * (noise or math.inf) and not could_jump(self.plan)
         return is_lossy and self.options.dtype == "float16"
 
-    def _in_groups(self, pieces: Pieces | None, groups: Sequence[tuple[list[str], bool]]) -> tuple[Pieces, list[Place]]:
+    def _in_groups(self, pieces: Pieces | None, groups: Groups) -> tuple[Pieces, list[Place]]:
         """Compare groups of cases in pieces until a fault is found; join with the known pieces."""
         places: list[Place] = []
         for group, proves in groups:
@@ -235,7 +240,7 @@ class SecondLook(CaseRunner):
         sizes = [a.case.dims for a in answers if a.proves]
         with contextlib.suppress(OSError, ValueError):
             pairs = Pairs(self.judge.runner(0).program, self.judge.runner(1).program)
-            muted = [pairs.of[v] for v in pairs.made_from(self.plan.muted) if not pairs.by_name.is_made_alike(v)]
+            muted = [pairs.of[v] for v in pairs.by_name.made_differently(pairs.made_from(self.plan.muted))]
             shapes = self.judge.side(0).shapes if muted else {}
             return any(has_few_rows(shapes.get(name, NOTHING).shape or (), sizes) for name in muted)
         return False
