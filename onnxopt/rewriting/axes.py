@@ -220,29 +220,30 @@ def _is_elementwise(op: str, others: Sequence[Value], graph: Graph) -> bool:
 
 
 def _find_axes(node: Node, graph: Graph) -> Axes | None:
-    rank = rank_of(node)
+    rank, op = rank_of(node), node.op
     if rank is None or None in node.outputs or node.has_references:
         return None
-    rule, op = AXES[node.op], node.op
-    if len(node.outputs) > 1 and op not in ("Split", "TopK"):
-        return None
-    operands = node.operands
+    rule, operands = AXES[op], node.operands
     data, others = (operands, []) if rule.everything else (operands[:1], operands[1:])
-    if not data or data[0] in others:
+    if not data or data[0] in others or (len(node.outputs) > 1 and op not in ("Split", "TopK")):
         return None
     if rule.along == "-":  # most nodes
-        if not _is_elementwise(op, others, graph):
-            return None
-        return Axes(rank, tuple(dict.fromkeys(data)), _NO_AXES, 0, tuple(range(rank)))
+        own = Axes(rank, tuple(dict.fromkeys(data)), _NO_AXES, 0, tuple(range(rank)))
+        return own if _is_elementwise(op, others, graph) else None
     along = _along(node, rank, rule)
-    if along is None:
-        return None
-    if op == "MatMul":
-        return _axes_of_product(node, rank, along)
-    last = 0
-    if rule.named == "last":
-        last = int(rule.operand)
-    elif rule.named == "from" or graph.opset() <= rule.joined_up_to:
+    if along is None or op == "MatMul":
+        return None if along is None else _axes_of_product(node, rank, along)
+    return _axes_along(node, graph, rank, along, data, others)
+
+
+def _axes_along(
+    node: Node, graph: Graph, rank: int, along: frozenset[int], data: Sequence[Value], others: Sequence[Value]
+) -> Axes | None:
+    """Return the axes of a node that works along some of them; None if one has no number, or another operand has more
+    axes than are found by position."""
+    rule = AXES[node.op]
+    last = int(rule.operand) if rule.named == "last" else 0
+    if rule.named == "from" or graph.opset() <= rule.joined_up_to:
         last, along = rank - min(along), _NO_AXES
         if any(types.rank(v) not in range(last + 1) for v in others):
             return None
@@ -309,10 +310,7 @@ def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made 
 def passes(node: Node, view: View) -> Passing | None:
     """Return how a node passes through a view; None if it does not, or reads no value in the view."""
     a = axes_of(node)
-    if a is None or not view.keeps(a.made, a.rank):
-        return None
-    place, by_position = view.at(a.rank), range(a.rank - a.last, a.rank)
-    if not place.alone.issuperset(a.along) or not place.fixed.issuperset(by_position):
+    if a is None or not view.keeps(a.made, a.rank) or not _keeps_places(a, view.at(a.rank)):
         return None
     forms = {v: _form(node, v, a.rank, view) for v in a.data}
     if None in forms.values():
@@ -320,6 +318,10 @@ def passes(node: Node, view: View) -> Passing | None:
     seen, made_anew = [v for v in forms if forms[v] == _SEEN], [v for v in forms if forms[v] == _MADE_ANEW]
     is_moved = seen or (made_anew and not broadcasts_its_operands(node))
     return Passing(a, seen, made_anew) if is_moved and all(map(_may_be_made_anew, made_anew)) else None
+
+
+def _keeps_places(a: Axes, place: Place) -> bool:
+    return place.alone.issuperset(a.along) and place.fixed.issuperset(range(a.rank - a.last, a.rank))
 
 
 def broadcasts_its_operands(node: Node) -> bool:
@@ -334,17 +336,22 @@ def _form(node: Node, v: Value, rank: int, view: View) -> str | None:
     full = len(dims) == rank and view.has(dims)
     if full and not constant and not isinstance(view, Turned):
         return _SEEN
-    _, wide, alone, fixed = view.at(rank)
-    may_follow = broadcasts_its_operands(node)
     own = {i for i, d in enumerate(dims, rank - len(dims)) if d != 1}
-    if (may_follow or node.op == "MatMul") and len(dims) <= wide and fixed.issuperset(own):
-        return _UNCHANGED
-    if may_follow and not isinstance(view, Turned) and _is_in_view(dims, rank, view):
+    may_follow = broadcasts_its_operands(node)
+    if _is_unchanged(dims, own, rank, view, may_follow, node.op):
         return _UNCHANGED
     if not constant:
         return _SEEN if full else None
     is_known = full and all(isinstance(d, int) for d in view.dims(dims))
-    return _MADE_ANEW if is_known or (may_follow and alone.issuperset(own)) else None
+    return _MADE_ANEW if is_known or (may_follow and view.at(rank).alone.issuperset(own)) else None
+
+
+def _is_unchanged(dims: Shape, own: set[int], rank: int, view: View, may_follow: bool, op: str) -> bool:
+    """Return whether an operand broadcasts as before. `own`: its axes of more than one element."""
+    place = view.at(rank)
+    if (may_follow or op == "MatMul") and len(dims) <= place.rank and place.fixed.issuperset(own):
+        return True
+    return may_follow and not isinstance(view, Turned) and _is_in_view(dims, rank, view)
 
 
 def _is_in_view(dims: Shape, rank: int, view: View) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Generic, TypeVar
 
 from onnxopt.graph import Graph, Value
@@ -34,28 +35,30 @@ def regions(
     Nodes are connected if one reads the other's result, or both read the same value. Linear in the nodes reached from
     `ends`: no others are queried.
     """
-    views, kinds, passing = dict[K, View](), dict[Node, K](), dict[Node, Passing]()
-    asked: set[Node | None] = {None}
-    at = (n for op in ends for n in graph.by_op.get(op, ()) if is_end is None or is_end(n))
+    at = [n for op in ends for n in graph.by_op.get(op, ()) if is_end is None or is_end(n)]
     values = [v for n in at for v in (*n.operands, *n.results) if not v.constant]
-    reached = set(values)
+    kinds, passing = _reached(graph, values, kind, cache(view))
+    return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, passing)
+
+
+def _reached(
+    graph: Graph, values: list[Value], kind: Callable[[Node], K | None], view: Callable[[K], View]
+) -> tuple[dict[Node, K], dict[Node, Passing]]:
+    """Return (kinds, forms) of the nodes with a form in a view that are connected with these values."""
+    kinds, passing = dict[Node, K](), dict[Node, Passing]()
+    asked, reached = set[Node](), set(values)
     while values:
         v = values.pop()
-        for node in (v.producer, *v.users):
-            if node in asked or node is None:
-                continue
+        for node in [n for n in (v.producer, *v.users) if n is not None and n not in asked]:
             asked.add(node)
             k = kind(node) if node.op in AXES and node.graph is graph else None
-            if k is None:
-                continue
-            if k not in views:
-                views[k] = view(k)
-            if (found := passes(node, views[k])) is not None:
+            found = None if k is None else passes(node, view(k))
+            if k is not None and found is not None:
                 kinds[node], passing[node] = k, found
                 new = [w for w in (*found.seen, *node.results) if w not in reached]
                 values += new
                 reached.update(new)
-    return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, passing)
+    return kinds, passing
 
 
 def all_passing(nodes: Sequence[Node], view: View) -> Mapping[Node, Passing]:

@@ -8,16 +8,11 @@ from itertools import islice
 from math import prod
 from typing import Final, Generic, TypeVar
 
-import numpy as np
-
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import REDUCTIONS
-from onnxopt.operators.operands import AXES
-from onnxopt.proto.messages import Array
-from onnxopt.rewriting.axes import Axes, Passing, Turned, View, broadcasts_its_operands
+from onnxopt.rewriting.axes import Passing, Turned, View
 from onnxopt.rewriting.compositions import built, fewest
 from onnxopt.rewriting.index_maps import Seen
 from onnxopt.rewriting.index_plans import Step
@@ -25,6 +20,7 @@ from onnxopt.rewriting.index_steps import VIEWS
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Bindings
 from onnxopt.rewriting.regions import all_passing
+from onnxopt.rewriting.renaming import constant_operand, rename
 from onnxopt.rewriting.replace import insert, remove_dead
 from onnxopt.rewriting.rule import Declined, listed_axes
 
@@ -84,7 +80,7 @@ class Relayout:
         read = (v for operands in self.operands.values() for v in operands)
         self.entering = list(dict.fromkeys(v for v in read if v.producer not in self.inside))
         self._movers: dict[tuple[Value, Node | None], list[Node]] = {}
-        self._bare: dict[tuple[Shape | None, bool], list[Step] | None] = {}  # operators for the view alone, by dims
+        self.bare: dict[tuple[Shape | None, bool], list[Step] | None] = {}  # operators for the view alone, by dims
 
     def made(self) -> list[Value]:
         """Return the results in the view."""
@@ -244,28 +240,32 @@ class Relayout:
 
     def _composed(self, v: Value, nodes: list[Node], alone: bool, back: bool) -> Moves | None:
         """Return the operators in place of the nodes, with a view in front, or behind."""
-        source, anchor = v, self.nodes[0]
-        if back and nodes:
-            anchor = nodes[0]
-        elif nodes:
-            source = nodes[-1].operands[0]
-        seen = self.view.seen(types.rank(v) or 0, back)
-        steps = _steps(anchor, source, nodes, seen) if nodes else self._seen(v, back)
-        if steps is None or not self.graph.model.without.keys().isdisjoint(s.op for s in steps):
-            return None
+        if not nodes:
+            return self._moves_by(v, v, nodes, self._seen(v, back), [])
+        source, anchor = (v, nodes[0]) if back else (nodes[-1].operands[0], self.nodes[0])
+        steps = _steps(anchor, source, nodes, self.view.seen(types.rank(v) or 0, back))
         before = [n.op for n in nodes if alone]
         if before and not self.counts_all:
             before = _composed_alone(source, nodes)
-        turns = [s.op for s in steps].count("Transpose") - before.count("Transpose")
-        return Moves(source, nodes, steps, len(before) - len(steps), turns and turns * _size(v))
+        return self._moves_by(v, source, nodes, steps, before)
+
+    def _moves_by(
+        self, v: Value, source: Value, nodes: list[Node], steps: list[Step] | None, before: list[str]
+    ) -> Moves | None:
+        """Return the operators `steps` with their costs; None if there are none, or if the target lacks one."""
+        ops = [s.op for s in steps or ()]
+        if steps is None or not self.graph.model.without.keys().isdisjoint(ops):
+            return None
+        turns = ops.count("Transpose") - before.count("Transpose")
+        return Moves(source, nodes, steps, len(before) - len(ops), turns and turns * _size(v))
 
     def _seen(self, v: Value, back: bool) -> list[Step] | None:
         """Return the fewest operators for a view without nodes beside it; None if there are none."""
         dims = types.shape(v)
-        if (dims, back) not in self._bare:
+        if (dims, back) not in self.bare:
             told = self.view.steps(dims or (), back)
-            self._bare[dims, back] = told or _steps(self.nodes[0], v, (), self.view.seen(len(dims or ()), back))
-        return self._bare[dims, back]
+            self.bare[dims, back] = told or _steps(self.nodes[0], v, (), self.view.seen(len(dims or ()), back))
+        return self.bare[dims, back]
 
     def _enter(self, v: Value, moves: Moves, before: Node) -> Value:
         return self._build(moves, moves.source, self.new(v), before) if moves.steps else moves.source
@@ -357,61 +357,3 @@ def _steps(anchor: Node, x: Value, nodes: Sequence[Node], seen: Seen | None = No
 def _size(value: Value) -> float:
     """Return the number of elements, unknown dims as 1: compared values mostly have the same unknown dims."""
     return float(prod(d for d in types.dims_of(value) if isinstance(d, int)))
-
-
-def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
-    """Return the constant that replaces operand `v` of a node in the view, of the lowest possible rank.
-
-    Runtimes recognize a normalization by a scale of rank 1.
-    """
-    dims, (to, rank, *_) = v.constant_type()[1], view.at(a.rank)
-    wide = (1,) * (a.rank - len(dims)) + dims
-    array: Array = v.array.reshape(wide).transpose(sorted(range(a.rank), key=to.__getitem__))
-    array = array.reshape([int(d or 0) for d in view.dims(wide)])
-    least = array.ndim if len(dims) == a.rank == rank else max(len(dims), 1) if rank > a.rank else 1
-    while broadcasts_its_operands(node) and array.ndim > least and array.shape[0] == 1:
-        array = array[0]
-    if array.shape == dims and array.tobytes() == v.array.tobytes():
-        return v  # compared as bytes, to respect signs of zeros
-    return node.scope.constant(array, v.name, node)
-
-
-def rename(node: Node, old: Node, a: Axes, view: View) -> None:
-    """Set the axis numbers of `node`, a copy of `old` (with axes `a`) placed in the view."""
-    to, rank, *_ = view.at(a.rank)
-    named, place = AXES[node.op].named, AXES[node.op].operand
-
-    def moved(axis: int) -> int:
-        new = to[axis % a.rank][0]
-        return axis if axis == new - rank else new
-
-    def write(index: int, name: str, listed: list[int]) -> None:
-        like = old.input(index)
-        if like is None:
-            node.set_attr(name, listed)
-        elif node.graph is not None:
-            array = np.array(listed, like.array.dtype).reshape(like.array.shape if name == "axis" else -1)
-            node.set_input(index, node.graph.constant(array, like.name, node))
-
-    if named in ("axes", "axis") and place:
-        given = listed_axes(old, int(place)) or []
-        new = list(map(moved, given))
-        if new != given:
-            write(int(place), named, sorted(new) if node.op in REDUCTIONS else new)
-    elif named in ("axis", "from") or (named == "scale" and a.along):
-        axis = int(old.attr("axis"))
-        if moved(axis) != axis:
-            node.set_attr("axis", moved(axis))
-    elif named == "pads" and rank > 0:
-        given = listed_axes(old) or []
-        padded = [0] * 2 * rank
-        for i in a.along:
-            padded[to[i][0]], padded[to[i][0] + rank] = given[i], given[i + a.rank]
-        if padded != given:
-            write(1, "pads", padded)
-    elif named == "perm":
-        perm = list(range(rank))
-        moves = ((i, k) for there, here in zip(to, order_of(old, a.rank)) for i, k in zip(there, to[here]))
-        for i, k in moves:
-            perm[i] = k
-        node.set_attr("perm", perm)

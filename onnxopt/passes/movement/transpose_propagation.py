@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from copy import copy
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order, order_of
@@ -16,7 +17,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, rank_of
 from onnxopt.rewriting.index_maps import inverse
-from onnxopt.rewriting.regions import Region, all_passing, regions
+from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.relayout import Relayout
 
 Perm = tuple[int, ...]
@@ -69,10 +70,8 @@ class TransposePropagation(GraphPass):
 
 def _best(graph: Graph, region: Region[int], view: type[AnyOrder], passing: Passed | None = None) -> _Plan | None:
     """Return the plan of the order that saves most Transposes; None if no order cancels any."""
-    any_order = view(region.kind)
-    if passing is None:
-        passing = all_passing(region.nodes, any_order)
-    plans = [_Plan(graph, region, q, passing) for q in _orders(graph, region, any_order, passing)]
+    plan, rank = _Plan(graph, region.nodes, view(region.kind), passing), region.kind
+    plans = [plan.turned(q) for q in _orders(plan, rank, rank - issubclass(view, LeadingOrder))]
     return max(plans, key=lambda p: p.gain, default=None)
 
 
@@ -87,13 +86,12 @@ def _turns_leading(node: Node) -> bool:
     return bool(perm) and perm[-1] == len(perm) - 1
 
 
-def _orders(graph: Graph, found: Region[int], view: AnyOrder, passing: Passed) -> list[Perm]:
-    """Return the two most common orders that cancel Transposes at the border."""
-    region, rank, count = Relayout(graph, found.nodes, view, passing), found.kind, Counter[Perm]()
+def _orders(region: Relayout, rank: int, kept: int) -> list[Perm]:
+    """Return the two most common orders that cancel Transposes at the border. `kept`: axes from there on stay."""
+    count = Counter[Perm]()
     count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and _turns(t, rank))
-    readers = (u for v in region.made() for u in region.outside(v) if u.graph is graph)
+    readers = (u for v in region.made() for u in region.outside(v) if u.graph is region.graph)
     count.update(order_of(u, rank) for u in readers if _turns(u, rank))
-    kept = rank - 1 if isinstance(view, LeadingOrder) else rank
     return [q for q, _ in count.most_common(2) if q != tuple(range(rank)) and q[kept:] == tuple(range(kept, rank))]
 
 
@@ -104,18 +102,20 @@ def _turns(node: Node, rank: int) -> bool:
 
 
 class _Plan(Relayout):
-    """Nodes, in order, to be permuted to order `q`. `gain`: nodes saved, 0 if more elements would be moved."""
+    """Nodes, in order, to be permuted. `gain`: nodes saved, 0 if more elements would be moved."""
 
     suffix = "_turned"
+    gain = 0
 
-    def __init__(self, graph: Graph, found: Region[int], q: Perm, passing: Passed) -> None:
-        super().__init__(graph, found.nodes, Turned(q), passing)
-        in_order = all(self.view.keeps(p.axes.made, found.kind) for p in self.passing.values())
-        self.gain = 0
-        self.counts_all = True
-        if in_order and self.most() > 0 and self._gained() > 0:
-            self.counts_all = False
-            self.gain = self._gained()
+    def turned(self, q: Perm) -> _Plan:
+        """Return the plan for order `q`; what moves data at the border is searched once for all orders."""
+        plan = copy(self)
+        plan.view, plan.bare, plan.counts_all = Turned(q), {}, True
+        in_order = all(plan.view.keeps(p.axes.made, len(q)) for p in self.passing.values())
+        if in_order and plan.most() > 0 and plan._gained() > 0:
+            plan.counts_all = False
+            plan.gain = plan._gained()
+        return plan
 
     def _gained(self) -> int:
         self.look()
