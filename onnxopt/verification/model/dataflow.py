@@ -190,7 +190,8 @@ _CHANGES: Final = ELEMENTS | SIZES | RANK | TURN
 BOTH: Final = frozenset((True, False))
 _DECIDING: Final = having("jumps")
 _FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
-MAY_CHANGE: Final = _DECIDING | {"Cast", "If", "Loop"}  # a model without these neither decides nor hides a part
+# Without any of these, a model neither decides nor hides a part.
+MAY_CHANGE: Final = _DECIDING.union(("Cast",), STANDARD_BODIES)
 _DRAWING: Final = having("draws")
 _OF_ELEMENTS: Final = having("drawing")
 _OPENING: Final = operands(END, SIZE)  # by operator, the operands with elements that decide sizes of the result
