@@ -128,7 +128,7 @@ def _slots_of(schema: OpSchema, dtype: str) -> Slots:
 def deciding(op: str, opset: int) -> set[str]:
     """Return the type variables of operands that decide, by inference, the type of a result with its own variable."""
     known = formals(op, opset)
-    if known is None or op in ("Cast", "DequantizeLinear"):  # whose results get the type that is wanted
+    if known is None or op in ("Cast", "DequantizeLinear"):  # results get the requested type
         return set()
     given, made = known
     own = [o.allowed for o in made if not o.only and o.symbol not in {i.symbol for i in given}]

@@ -1,4 +1,4 @@
-"""Rewrites regions of nodes to work on values in a view of their axes, and what moves data at their border."""
+"""Rewrites regions of nodes, and the movers at their border, to work on values in a view of their axes."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Moves:
 
 
 class Relayout:
-    """Nodes, in order, to be moved into a view. At each end stand the fewest operators for the view and for what moves
-    data next to it.
+    """Nodes, in order, to be moved into a view. At each end stand the fewest operators for the view and the movers
+    next to it.
 
     After `look`: `saved` and `moved` are sums over all ends; `is_possible`: each end can be written.
     """

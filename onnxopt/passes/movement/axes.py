@@ -114,8 +114,8 @@ class _Region:
         return None
 
     def picks(self, source: Value) -> bool:
-        """Whether `source`, read by the region only, is of an index of the axis: Unsqueeze(Gather(x, i)) =
-        Gather(x, [i]); so Squeeze."""
+        """Whether the region alone reads `source`, a Gather of one index of the axis: Unsqueeze(Gather(x, i)) =
+        Gather(x, [i]), and Squeeze(Gather(x, [i])) = Gather(x, i)."""
         maker = producer(source, "Gather")
         if maker is None or source.is_output or not self.nodes.keys() >= source.users.keys():
             return False

@@ -108,7 +108,7 @@ class _Plan(Relayout):
     gain = 0
 
     def turned(self, q: Perm) -> _Plan:
-        """Return the plan for order `q`; what moves data at the border is searched once for all orders."""
+        """Return the plan for order `q`; the movers at the border are searched once for all orders."""
         plan = copy(self)
         plan.view, plan.bare, plan.counts_all = Turned(q), {}, True
         in_order = all(plan.view.keeps(p.axes.made, len(q)) for p in self.passing.values())
