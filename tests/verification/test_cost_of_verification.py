@@ -158,3 +158,17 @@ def test_the_work_of_a_picture_with_a_decision_is_measured_before_a_result(
     assert len(measured) == 1
     assert runner.verify(Submission(str(tmp_path / "m.onnx"), VerifyOptions())).status == "equal"
     assert len(measured) == 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_last_bits_are_shaken_ahead_unless_a_result_waits_that_may_not_ask(
+    waits: bool, normalizes: bool, tmp_path: Path
+) -> None:
+    """Results with folded normalizations mostly ask for the effect of last bits, and other results rarely ask."""
+    text = HEAD + "(float[2, 3] x) => (float[2, 3] y) <float[3] s = {1, 2, 3}> "
+    text += "{ y = BatchNormalization (x, s, s, s, s) }" if normalizes else "{ y = Mul (x, s) }"
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    runner = JobRunner(Judge(), lambda event: None, lambda: waits)
+    runner.open(Job(str(tmp_path / "m.onnx"), VerifyOptions(), ("A", "B")))
+    assert bool(runner.judge.shaken) == (normalizes or not waits)
