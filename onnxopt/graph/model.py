@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,6 +123,8 @@ class Model:
         self.computed: dict[Any, tuple[tuple[int, int], Any]] = {}  # results shared between passes, by state
         self.clock = 0  # number of marks so far
         self.marked: dict[Node, int] = {}  # nodes with the clock of their last mark, in order of marking
+        # (clocks and version, no nodes, nodes after each number of steps): see `reached_since`
+        self._reached: tuple[tuple[int, int, int], list[dict[Node, None]]] = (-1, -1, -1), []
         self.axes: dict[Node, tuple[int, Any]] = {}  # of nodes, with the clock then: see rewriting/axes.py
         self.sizes: Any = None  # sizes of a model without bodies, kept between sweeps: see analysis/shapes/sweep.py
         self.chains: dict[Any, Any] = {}  # composed chains, by all they depend on: see rewriting/compositions.py
@@ -172,12 +175,21 @@ class Model:
 
     def marked_since(self, clock: int) -> list[Node]:
         """Return the nodes marked after `clock`, the latest first."""
-        found = []
-        for node, when in reversed(self.marked.items()):
-            if when <= clock:
-                break
-            found.append(node)
-        return found
+        latest = islice(reversed(self.marked.items()), self.clock - clock)
+        return [node for node, when in latest if when > clock]
+
+    def reached_since(self, clock: int, steps: int) -> dict[Node, None]:
+        """Return the nodes marked after `clock`, and readers up to this number of steps away.
+
+        Kept until the next change: passes without rewrites ask the same.
+        """
+        state = clock, self.clock, self.version
+        if self._reached[0] != state:
+            self._reached = state, [{}, dict.fromkeys(self.marked_since(clock))]
+        within = self._reached[1]
+        while len(within) <= steps + 1:
+            within.append(with_readers(within[-1], len(within[-2])))
+        return within[steps + 1]
 
     def decode(self, tensor: TensorProto, stored: Stored | None = None) -> Array:
         """Return the data of a tensor, from `stored` or the tensor. Raises ModelError if type or dims do not fit."""
@@ -302,6 +314,14 @@ class Model:
                 f"{self.name}: {scope.path}: {reader} was to read `{value.name}`, which is stale: {why}",
                 "read what value.replace_all_uses_with(other) returns, or look the value up again",
             )
+
+
+def with_readers(nodes: Iterable[Node], start: int = 0) -> dict[Node, None]:
+    """Return the nodes, then the readers of the nodes from number `start` on."""
+    found = dict.fromkeys(nodes)
+    values = [v for node in islice(found, start, None) for v in node.outputs if v is not None]
+    found.update({user: None for v in values for user in v.users})
+    return found
 
 
 def function_label(domain: str, name: str, overload: str = "") -> str:

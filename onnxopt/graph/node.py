@@ -12,7 +12,6 @@ from onnx import AttributeProto, NodeProto
 
 from onnxopt.errors import EmissionError, ModelError
 from onnxopt.graph.emission import admit, check_attribute, make_call
-from onnxopt.graph.schema import attribute_default
 from onnxopt.proto.messages import Array, attribute_value, body_graphs, make_attribute, qualified, read_only
 
 if TYPE_CHECKING:
@@ -149,10 +148,7 @@ class Node:
         """Whether an attribute refers to an attribute of the enclosing function, and is unknown here."""
         if (graph := self.graph) is not None and not (graph.model.functions and graph.root.is_function):
             return False  # references are illegal outside functions
-        for a in self.proto.attribute[:]:
-            if a.ref_attr_name:
-                return True
-        return False
+        return any(a.ref_attr_name for a in self.proto.attribute[:])
 
     def input(self, index: int) -> Value | None:
         return self.inputs[index] if index < len(self.inputs) else None
@@ -160,11 +156,7 @@ class Node:
     def places(self, value: Value) -> list[int]:
         """Return the indices of the inputs that read `value`, from an index for nodes with many inputs."""
         if len(self.inputs) <= _MAX_SCANNED_INPUTS:
-            found = []
-            for i, v in enumerate(self.inputs):
-                if v is value:
-                    found.append(i)
-            return found
+            return [i for i, v in enumerate(self.inputs) if v is value]
         if self._places is None:
             self._places = {}
             for i, v in enumerate(self.inputs):
@@ -175,7 +167,8 @@ class Node:
     @property
     def operands(self) -> list[Value]:
         """The inputs that are present."""
-        return present(self.inputs)
+        inputs = self.inputs
+        return present(inputs) if None in inputs else [*inputs]  # type: ignore[list-item]  # usual: without a call
 
     @property
     def scope(self) -> Graph:
@@ -199,7 +192,8 @@ class Node:
     @property
     def results(self) -> list[Value]:
         """The outputs that are present."""
-        return present(self.outputs)
+        outputs = self.outputs
+        return present(outputs) if None in outputs else [*outputs]  # type: ignore[list-item]
 
     @property
     def is_used(self) -> bool:
@@ -220,12 +214,10 @@ class Node:
             if found.ref_attr_name:
                 return self._referred(found)
             return self._value_of(found) if found.type == _TENSOR else attribute_value(found)
-        graph = self.graph or next((v.graph for v in self.results), None)  # of a node just made: its results' graph
-        if graph is not None:
-            schema = attribute_default(self._op, graph.opset_of(self._op), name)
-            if schema is not None:
-                return schema
-        return default
+        # of a node just made: its results' graph
+        graph = self.graph if self.graph is not None else next((v.graph for v in self.results), None)
+        defined = graph.signature(self._op) if graph is not None else None
+        return default if defined is None else defined.defaults.get(name, default)
 
     def _value_of(self, attribute: AttributeProto) -> Any:
         if attribute.type == AttributeProto.TENSOR and self.graph is not None and attribute.t.data_location:

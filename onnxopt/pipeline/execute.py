@@ -218,9 +218,9 @@ def constant_bytes(model: Model) -> int:
     """Return the bytes of all constants of a model in memory; nothing is decoded."""
     types_of = Counter[Type]()  # few differ
     for scope in model.scopes():
-        types_of.update(v._type or v.constant_type() for v in scope.initializers.values())
-        nodes = (node.attributes.get("value") for node in scope.by_op.get("Constant", ()))
-        types_of.update((a.t.data_type, tuple(a.t.dims)) for a in nodes if a is not None)
+        types_of.update([v._type or v.constant_type() for v in scope.initializers.values()])
+        nodes = [node.attributes.get("value") for node in scope.by_op.get("Constant", ())]
+        types_of.update([(a.t.data_type, tuple(a.t.dims)) for a in nodes if a is not None])
     return sum(count * tensor_bytes(*kind) for kind, count in types_of.items())
 
 

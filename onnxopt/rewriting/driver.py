@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from onnxopt.errors import EmissionError, MistypedError, NoFixpointError, OnnxOptError, PassError, is_no_fault, line_of
-from onnxopt.graph.model import Left, Model
+from onnxopt.graph.model import Left, Model, with_readers
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Candidates, Path, change, match, rule_set
@@ -74,11 +74,11 @@ class Driver:
         self.leaves_out = leaves_out
         self.records: defaultdict[str, RuleReport] = defaultdict(RuleReport)  # of rules that fired or declined
         self.declined: dict[Node, list[str]] = {}  # rules whose pattern matched and whose guard failed
-        self._again: dict[Node, list[Rule]] = {}  # rules to try where nothing changed
+        self._again: dict[Node, Sequence[str]] = {}  # rules to try where nothing changed
         self._queue: deque[Node] = deque()
         self._queued: set[Node] = set()
         self._touched: list[Node] = []
-        self._reasons: dict[tuple[str, str], set[Node]] = {}
+        self._reasons: defaultdict[tuple[str, str], set[Node]] = defaultdict(set)
         self._recent: deque[str] = deque(maxlen=200)
 
     def run(self, model: Model, left: Left | None = None) -> int:
@@ -141,47 +141,30 @@ class Driver:
             for nodes in anchors:
                 self._queue.extend(nodes)
         elif anchors:
-            due = self._reached(model.marked_since(left.clock))
-            self._again = again = {
-                n: [r for r in by_anchor[n.op] if r.name in names]
-                for n, names in left.declined.items()
-                if n.graph is not None and n not in due
-            }
+            due = model.reached_since(left.clock, self.rules.depth - 1)
+            declined = left.declined.items()
+            self._again = again = {n: names for n, names in declined if n.graph is not None and n not in due}
             for nodes in anchors:
                 self._queue.extend([n for n in nodes if n in again or n in due])
 
     def _requeue(self) -> None:
-        touched = [n for n in self._touched if n.graph is not None]
+        touched: Iterable[Node] = [n for n in self._touched if n.graph is not None]
         self._touched.clear()
-        for node in self._reached(touched):
+        for _ in range(self.rules.depth - 1):
+            touched = with_readers(touched)
+        for node in touched:
             if node._op in self.rules.by_anchor:
                 self._again.pop(node, None)
                 if node not in self._queued:
                     self._queued.add(node)
                     self._queue.append(node)
 
-    def _reached(self, level: Iterable[Node]) -> dict[Node, None]:
-        """Return these nodes and their readers up to the depth of the deepest pattern."""
-        seen = dict.fromkeys(level)
-        level = list(seen)
-        for _ in range(self.rules.depth - 1):
-            following = []
-            for node in level:
-                for v in node.outputs:
-                    if v is not None:
-                        for user in v.users:
-                            if user not in seen:
-                                seen[user] = None
-                                following.append(user)
-            level = following
-        return seen
-
-    def _visit(self, node: Node, candidates: Candidates, only: list[Rule] | None) -> bool:
-        """Try the candidate rules, limited to `only` if given. Returns whether a rule fired."""
+    def _visit(self, node: Node, candidates: Candidates, only: Sequence[str] | None) -> bool:
+        """Try the candidate rules, limited to those named `only` if given. Returns whether a rule fired."""
         declined: list[str] = []
         path: Path = []
         for rule, roots in candidates:
-            if only is not None and rule not in only:
+            if only is not None and rule.name not in only:
                 continue
             reason, stays = None, True
             for root, orders in roots:
@@ -262,7 +245,7 @@ class Driver:
         )
 
     def _decline(self, rule: Rule, reason: str, node: Node) -> None:
-        seen = self._reasons.setdefault((rule.name, reason), set())
+        seen = self._reasons[rule.name, reason]
         if node not in seen:
             seen.add(node)
             declined = self.records[rule.name].declined

@@ -16,7 +16,7 @@ from onnxopt.analysis.linear import is_finite, underflows
 from onnxopt.graph.emission import check_call, describe_as, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Shape, Value
+from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array, numpy_dtype, tensor_bytes
 from onnxopt.rewriting.matcher import Bindings
@@ -105,20 +105,10 @@ class Match:
 
     # -- types -------------------------------------------------------------------------------------------
 
-    def shape(self, value: Value) -> Shape | None:
-        """Return the dims as int, symbol or None; None for unknown rank."""
-        return types.shape(value)
-
-    def dims(self, value: Value | None) -> Shape:
-        """Return the dims; none for an absent operand, or for unknown rank."""
-        return types.dims_of(value)
-
-    def rank(self, value: Value) -> int | None:
-        return types.rank(value)
-
-    def dtype(self, value: Value) -> int:
-        """Return the ONNX element type; 0 if unknown."""
-        return types.dtype(value)
+    shape = staticmethod(types.shape)
+    dims = staticmethod(types.dims_of)
+    rank = staticmethod(types.rank)
+    dtype = staticmethod(types.dtype)
 
     @property
     def opset(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
@@ -24,11 +25,16 @@ _KEPT: Final = 256  # a few for each pass: bisection runs a pass with many subse
 _MAX_CHOICES: Final = 8  # choices with other options tried
 _FOUND: Final = object()  # key of the candidates, behind the kinds of inputs
 
+Asked = list[tuple[int, frozenset[str]]]
 Orders = Sequence[tuple[Pattern, ...]]
 Candidates = Sequence[tuple[Rule, Sequence[tuple[tuple[Call], Orders]]]]
 # The option taken at each choice of a pattern, and the number of options: of alternatives, orders of operands, or nodes
 # for a further result.
 Path = list[list[int]]
+
+
+def _levels() -> defaultdict[Hashable, Any]:
+    return defaultdict(_levels)
 
 
 class RuleSet:
@@ -42,8 +48,8 @@ class RuleSet:
             self.depth = max(self.depth, rule.depth)
             for anchor in sorted(rule.anchors):
                 self.by_anchor.setdefault(anchor, []).append(rule)
-        # by operator: (input, operators of its producer that a pattern names); candidates by the kinds of these inputs
-        self._asked: dict[str, tuple[list[tuple[int, frozenset[str]]], dict[Hashable, Any]]] = {}
+        # by operator: see `_asked_of`, and candidates by the number and the kinds of the inputs
+        self._asked: dict[str, tuple[int, frozenset[str], Asked, dict[Hashable, Any]]] = {}
 
     def candidates(self, node: Node) -> Candidates:
         """Return the rules, in order, with the calls whose form matches at `node`.
@@ -53,28 +59,33 @@ class RuleSet:
         op, inputs = node._op, node.inputs
         known = self._asked.get(op)
         if known is None:
-            known = self._asked[op] = self._inputs_asked(op), {}
-        asked, level = known
+            known = self._asked[op] = *self._asked_of(op), _levels()
+        most, reads, asked, level = known
+        count = len(inputs)
+        level = level[count if count < most else most]
         for index, ops in asked:
-            kind: Hashable = ""  # absent
-            if index < len(inputs):
-                v = inputs[index]
-                if v is None:
-                    kind = None
-                elif (maker := v.producer) is not None and maker._op in ops:
-                    kind = (maker._op,) if v.constant else maker._op
-                else:
-                    kind = v.constant
-            following = level.get(kind)
-            if following is None:
-                following = level[kind] = {}
-            level = following
+            if index >= count:
+                break
+            v = inputs[index]
+            if v is None:
+                kind: Hashable = None
+            elif (maker := v.producer) is not None and maker._op in ops:
+                kind = (maker._op,) if v.constant else maker._op
+            else:
+                kind = v.constant
+            level = level[kind]
+        if reads:
+            level = level[
+                reads.intersection([v.producer._op for v in inputs if v is not None and v.producer is not None])
+            ]
         found: Candidates | None = level.get(_FOUND)
         if found is None:
             found = level[_FOUND] = self._fitting(node)
         return found
 
-    def _inputs_asked(self, op: str) -> list[tuple[int, frozenset[str]]]:
+    def _asked_of(self, op: str) -> tuple[int, frozenset[str], Asked]:
+        """Return the least count of inputs beyond all patterns of `op`, operators that patterns read at any input, and
+        operators of producers that patterns name, by input."""
         roots = [root for rule in self.by_anchor.get(op, ()) for root in rule.roots if op in root.ops]
         found: dict[int, set[str]] = {}
         for index, p in (place for root in roots for inputs in root.orders for place in enumerate(inputs)):
@@ -83,13 +94,19 @@ class RuleSet:
                     found.setdefault(index, set()).update(q.ops)
                 elif _is_constant(q):
                     found.setdefault(index, set())
-        return [(index, frozenset(ops)) for index, ops in sorted(found.items())]
+        most = 1 + max((len(root.inputs) for root in roots), default=0)
+        reads = frozenset[str]().union(*(root.reads for root in roots))
+        return most, reads, [(index, frozenset(ops)) for index, ops in sorted(found.items())]
 
     def _fitting(self, node: Node) -> Candidates:
         # The operator may be missing if a rule changed it, against the contract.
-        rules = [(rule, [c for c in rule.roots if node._op in c.ops]) for rule in self.by_anchor.get(node._op, ())]
-        fitting = [(r, [((c,), o) for c in roots if (o := possible_orders(c, node.inputs))]) for r, roots in rules]
-        return [(rule, roots) for rule, roots in fitting if roots]
+        op, inputs = node._op, node.inputs
+        found: list[tuple[Rule, list[tuple[tuple[Call], Orders]]]] = []
+        for rule in self.by_anchor.get(op, ()):
+            roots = [c for c in rule.roots if op in c.ops and _may_read(c, inputs)]
+            if fitting := [((c,), orders) for c in roots if (orders := possible_orders(c, inputs))]:
+                found.append((rule, fitting))
+        return found
 
 
 @lru_cache(_KEPT)
@@ -103,19 +120,24 @@ def possible_orders(p: Call, inputs: Sequence[Value | None]) -> Orders:
     return [order for order in p.orders if all(map(_may_be, order, inputs))]
 
 
+def _may_read(p: Call, inputs: Sequence[Value | None]) -> bool:
+    """Whether a call may have this number of inputs, and reads what it must."""
+    return (p.variadic or len(inputs) <= len(p.inputs)) and (not p.reads or reads_one_of(p.reads, inputs))
+
+
 def _may_be(p: Pattern, v: Value | None) -> bool:
     if type(p) is Call:
         return v is not None and v.producer is not None and v.producer._op in p.ops
     if type(p) is Either:
         return any(map(_may_be, p.choices, repeat(v)))
-    return not _is_constant(p) or (v is not None and v.constant)
+    return (v is not None and v.constant) or not _is_constant(p)
 
 
 def _is_constant(p: Pattern) -> bool:
     """Whether a pattern needs a constant. A `Const` does not count, so that the matcher can give a reason."""
-    if isinstance(p, Var):
+    if type(p) is Var:
         return p.constant is True and not p.optional
-    return isinstance(p, (Literal, About, int, float))
+    return type(p) is not Const and p is not None
 
 
 # -- a pattern at an anchor ---------------------------------------------------------------------------------------
@@ -176,11 +198,8 @@ def match(roots: Sequence[Call], anchor: Node, path: Path, orders: Orders = ()) 
     `orders`: those of the operands of `anchor` that may match, if known. Producers of further results are searched
     among readers of bound values in the scope of `anchor`.
     """
-    first = roots[0]
-    if first.reads and not reads_one_of(first.reads, anchor.inputs):
-        return None  # at most anchors
     b = Bindings(path)
-    if not _match_node(first, anchor, b, orders):
+    if not _match_node(roots[0], anchor, b, orders):
         return None
     b.roots = (anchor,)
     for root in roots[1:]:
@@ -230,10 +249,10 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
     if p.name is not None:
         b.nodes[p.name] = node
     if not orders:
-        orders = possible_orders(p, inputs) if len(p.orders) > 1 else p.orders
-        if not orders:
+        orders = p.orders
+        if len(orders) > 1 and not (orders := possible_orders(p, inputs)):
             return False
-    patterns = orders[b.choose(len(orders))] if len(orders) > 1 else orders[0]
+    patterns = orders[0] if len(orders) == 1 else orders[b.choose(len(orders))]
     values = b.values
     for i, q in enumerate(patterns):
         v = inputs[i] if i < count else None
@@ -251,26 +270,20 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
             if (v is None and not q.optional) or values.setdefault(q.name, v) is not v:
                 return False
             b.constants[q.name] = None
-        elif not _match_value(q, v, node, b):
+        elif type(q) is Call:
+            if v is None or (maker := v.producer) is None or v.index != q.output or not _match_node(q, maker, b):
+                return False
+        elif q is None:
+            if v is not None:
+                return False
+        elif v is None or not v.constant:
             return False
-    return True
-
-
-def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bool:
-    """Match a pattern other than Var, Const and Either."""
-    if isinstance(p, Call):
-        if value is None or value.producer is None or value.index != p.output:
+        elif type(q) is not Literal:
+            if not value_equals(v, q):
+                return False
+            b.literals.append((node, v))
+        elif not holds(v, q):
             return False
-        return _match_node(p, value.producer, b)
-    if p is None:
-        return value is None
-    if value is None or not value.constant:
-        return False
-    if isinstance(p, Literal):
-        return holds(value, p)
-    if not value_equals(value, p):
-        return False
-    b.literals.append((user, value))
     return True
 
 
@@ -331,10 +344,12 @@ def value_equals(value: Value, literal: object) -> bool:
 def _refusal(b: Bindings) -> str | None:
     """Return why a structural match may not be rewritten, or None; cheap conditions first."""
     graph = b.covered[0][0].scope
-    if graph.model.functions and graph.root.is_function and any(node.has_references for node, _ in b.covered):
+    model = graph.model
+    if model.functions and graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
-    if graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
-        return "an attribute says which axes broadcast, before opset 7"
+    if model.opsets.get("", 0) < 7 or model.functions:  # `Scope.opset` would cost more than the rest
+        if graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
+            return "an attribute says which axes broadcast, before opset 7"
     for name in b.constants:
         value = b.values[name]
         if value is not None and not value.constant:
