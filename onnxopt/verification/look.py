@@ -153,8 +153,7 @@ class Look:
         if self.options.dtype or self.plan.random or self.plan.overridable or self.a.program.skeleton.foreign:
             return False
         a, b = self.a.program, self.b.program
-        sameness = Sameness(Pairs(a, b), a.given)
-        return a.outputs == b.outputs and all(sameness.are_made_alike(o, o) for o in a.outputs)
+        return a.outputs == b.outputs and Sameness(Pairs(a, b), a.given).are_all_made_alike(a.outputs)
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

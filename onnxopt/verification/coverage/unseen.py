@@ -199,8 +199,10 @@ class _Node:
         """Return whether a loop's trip count is equal, and later iterations agree."""
         if self._node.op_type != "Loop" or self.counterpart is None:
             return True
-        is_alike = all(self._walk.sameness.reads_alike(self._i, self.counterpart, k) for k in (0, 1))
-        return is_alike and all(_is_settled(w) for _, w in walk_bodies(self._walk, self._i, self.counterpart, _LATER))
+        a, b = self._walk.sameness.a.operands(self._i), self._walk.sameness.b.operands(self.counterpart)
+        return a[:2] == b[:2] and all(
+            _is_settled(w) for _, w in walk_bodies(self._walk, self._i, self.counterpart, _LATER)
+        )
 
     def _why(self, name: str) -> str:
         if self._node.op_type == "If":

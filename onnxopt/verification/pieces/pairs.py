@@ -71,10 +71,15 @@ class Pairs:
 
     def is_same(self, value: str) -> bool:
         """Return whether A and B make a value alike from operands with equal names and equal constants."""
-        i, j, b = self.a.maker[self.of[value]], self.b.maker[value], self.b
-        is_known = all(r in self.of or r in b.given or b.is_constant(r) for r in b.reads[j])
-        # A result of narrower integers may overflow.
-        return is_known and self.int32.isdisjoint(b.reads[j]) and self.by_name.make_alike(i, j)
+        return value in self._same
+
+    @functools.cached_property
+    def _same(self) -> set[str]:
+        known = {*self.of, *self.b.given} - self.int32  # a result of narrower integers may overflow
+        every = ((y, self.a.maker[x], self.b.maker[y]) for y, x in self.of.items())
+        places = [(y, i, j) for y, i, j in every if self.b.are_known(self.b.reads[j], known)]
+        mine, theirs = self.by_name.a.number({i for _, i, _ in places}), self.by_name.b.number({j for *_, j in places})
+        return {y for y, i, j in places if mine[i] == theirs[j]}
 
     def hands_on(self, value: str) -> bool:
         """Return whether equal nodes move all operands unchanged.
@@ -120,13 +125,19 @@ class Sameness:
         """Yield the values of B that are not computed as in A."""
         return (value for value in values if not self.is_made_alike(value))
 
+    def are_all_made_alike(self, outputs: Sequence[str]) -> bool:
+        """Return whether A and B compute the outputs alike, and B computes no further values on the way to them."""
+        mine, nodes = [*map(self.a.value, outputs)], self._pairs.b.cone(outputs, ())
+        numbers = len(self._table)
+        for some in (64, 512, len(nodes)):  # most differences are found among the first nodes
+            self.b.number(nodes[:some])
+            if len(self._table) > numbers:
+                return False
+        return mine == [*map(self.b.value, outputs)]
+
     def are_made_alike(self, mine: str, theirs: str) -> bool:
         """Return whether a value of A and a value of B are computed alike from fed values."""
         return self.a.value(mine) == self.b.value(theirs)
-
-    def make_alike(self, i: int, j: int) -> bool:
-        """Return whether A's node `i` and B's node `j` make equal results of equal names from fed values."""
-        return self.a.number([i])[i] == self.b.number([j])[j]
 
     def changed(self, mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return (nodes of A without equal node in B, nodes of B without equal node in A).
@@ -152,10 +163,6 @@ class Sameness:
         """Return B's nodes with the operator and the operands of A's node `i`."""
         mine = self.a.operands(i)
         return [j for j in self._pairs.b.places.get(self._pairs.a.nodes[i].op_type, ()) if self.b.operands(j) == mine]
-
-    def reads_alike(self, i: int, j: int, k: int) -> bool:
-        """Return whether operand `k` is equal in A's node `i` and B's node `j`."""
-        return self.a.operands(i)[k : k + 1] == self.b.operands(j)[k : k + 1]
 
     def alike(self, i: int, j: int) -> dict[str, bool]:
         """Return {attribute: whether the bodies of A's node `i` and B's node `j`, of one operator, are equal}.

@@ -96,7 +96,8 @@ class ValueNumbering:
 
     def number(self, nodes: Collection[int]) -> dict[int, Mapping[str, int]]:
         """Return {node: {result: number}}, computed from fed values."""
-        self._number(o for i in nodes if i not in self._found for o in self._program.nodes[i].output if o)
+        if new := [i for i in nodes if i not in self._found]:
+            self._number(self._program.made(new))
         return {i: self._found.get(i, {}) for i in nodes}
 
     def operands(self, i: int) -> list[int]:
@@ -199,7 +200,8 @@ class ValueNumbering:
             return None
         value = next((tensor_to_array(a.t) for a in node.attribute if a.name == "value"), np.zeros(1, np.float32))
         shape_ = tuple(self._program.constant(node.input[0]).tolist())
-        return _fill(self._widened(np.asarray(value)).reshape(-1)[:1], shape_)
+        one = self._widened(np.asarray(value)).reshape(-1)[:1]
+        return "fill", one.dtype, shape_, one.tobytes()
 
     def _call(
         self, node: NodeProto, reads: list[int], told: tuple[tuple[str, tuple[str, ...]], ...], scope: _Scope
@@ -282,16 +284,11 @@ def elements(array: Any) -> Hashable:
     if element_kind(array) == "S":
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
     flat = np.ascontiguousarray(array).reshape(-1)
-    data = flat.view(np.uint8)
-    rows = data.reshape(max(flat.size, 1), -1)  # by element; the first tell most arrays
-    if flat.size and all(bool((part == part[:1]).all()) for part in (rows[:_PREFIX], rows)):
-        return _fill(flat[:1], array.shape)
-    return "constant", array.dtype, array.shape, _Bytes(data)
-
-
-def _fill(number: Any, shape: tuple[int, ...]) -> Hashable:
-    """Return the key of an array with all elements equal."""
-    return "fill", number.dtype, shape, number.tobytes()
+    first, one, data = flat[:_PREFIX].tobytes(), flat[:1].tobytes(), flat.view(np.uint8)
+    is_short, is_fill = flat.size <= _PREFIX, first == one * min(flat.size, _PREFIX) and flat.size > 0  # of most arrays
+    if is_fill and (is_short or bool((data.reshape(flat.size, -1) == data[: len(one)]).all())):
+        return "fill", array.dtype, array.shape, one
+    return "constant", array.dtype, array.shape, first if is_short else _Bytes(data)
 
 
 class _Bytes:

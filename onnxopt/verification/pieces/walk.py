@@ -260,7 +260,8 @@ class Walk:
         A piece that only moves numbers agrees for any entries, and is judged by its readers. Before the last segment
         only losses are returned, as later values may compensate, unless many values have accumulated.
         """
-        lost = self._losing()
+        # Nothing compensates an overflow, or lost digits.
+        lost = [v for v in self.pending if any(d.note.endswith("the narrower type") for d in self.latest.get(v, ()))]
         if lost or not (last or len(self.pending) >= _OPEN):
             return lost
         outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs] if last else []
@@ -268,10 +269,6 @@ class Walk:
         if last:
             found.intersection_update(self.b.made(self.b.cone([v for v in outputs if v not in self.cuts], self.fed)))
         return [v for v in self.pending if v in found]
-
-    def _losing(self) -> list[str]:
-        """Return the pending values with an overflow, or lost digits, which nothing compensates."""
-        return [v for v in self.pending if any(d.note.endswith("the narrower type") for d in self.latest.get(v, ()))]
 
     def _read_by_agreeing(self, outputs: Sequence[str]) -> set[str]:
         """Return the pending outputs, and pending values read by values that agree otherwise."""

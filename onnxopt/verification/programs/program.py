@@ -49,8 +49,9 @@ class Program:
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
         # In topological order; by node: values read, including values captured by its bodies.
         self.nodes, self.reads = _ordered(self.graph)
+        self.results = [[o for o in n.output[:] if o] for n in self.nodes]
         # Index of the node, by value.
-        self.maker = {o: i for i, n in enumerate(self.nodes) for o in filter(None, n.output[:])}
+        self.maker = {o: i for i, made in enumerate(self.results) for o in made}
         self.outputs = [o.name for o in self.graph.output]
         self.impossible: dict[tuple[int, str], bool] = {}  # by (node, branch): whether the branch cannot be taken
         self.keys: dict[tuple[str, bool], Hashable] = {}  # of constants: by name, of any width
@@ -197,17 +198,18 @@ class Program:
 
     def behind(self, new: Collection[str], fed: Collection[str], end: int) -> set[str]:
         """Return the values computed from `new` by nodes up to `end`, not through fed values."""
-        found, going_on = set[str](), {*new}
-        for i in range(min((self.maker.get(name, -1) for name in new), default=end) + 1, end + 1):
-            if not going_on.isdisjoint(self.reads[i]):
-                made = self.nodes[i].output[:]
-                found.update(made)
-                going_on.update(o for o in made if o not in fed)
+        found, seen, left, readers = set[str](), set[int](), [*new], self.readers
+        while left:
+            for i in readers.get(left.pop(), ()):
+                if i <= end and i not in seen:
+                    seen.add(i)
+                    found.update(self.results[i])
+                    left += [o for o in self.results[i] if o not in fed]
         return found
 
     def entries(self, nodes: Sequence[int], fed: Collection[str]) -> list[str]:
         """Return the values read by `nodes` but made elsewhere, except constants."""
-        made = {o for i in nodes for o in self.nodes[i].output[:] if o not in fed}
+        made = {o for i in nodes for o in self.results[i] if o not in fed}
         return [r for r in self.read(nodes) if r not in made and not self.is_constant(r)]
 
     @cached_property
@@ -230,7 +232,7 @@ class Program:
 
     def made(self, nodes: Iterable[int]) -> list[str]:
         """Return the values made by `nodes`."""
-        return [o for i in nodes for o in self.nodes[i].output[:] if o]
+        return [o for i in nodes for o in self.results[i]]
 
     def weight(self, nodes: Iterable[int]) -> int:
         """Return the bytes of initializers read by `nodes` together."""
