@@ -7,7 +7,6 @@ everywhere. Facts of a body hold for its own values only, since the body may not
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from itertools import chain
 
 from onnx import TypeProto
 
@@ -46,7 +45,7 @@ def infer_new(node: Node) -> None:
         return
     ruled, data = _is_ruled(node, graph), ShapeData(assumed=True)
     ruled_dims = data.visit(node) if ruled else {}
-    names = dict(zip(ruled_dims, map(as_dims, ruled_dims.values())))
+    names = {v: as_dims(dims) for v, dims in ruled_dims.items()}
     inferred = {} if _are_settled(node, names) else believed_types(node)
     for v in node.results:
         _set_type(v, inferred.get(v))
@@ -58,7 +57,7 @@ def infer_new(node: Node) -> None:
 def _is_ruled(node: Node, graph: Graph) -> bool:
     """Whether rules give types that a test compares with those of onnx."""
     op = node.op
-    if node.bodies or (graph.model.functions and (node.has_references or graph.model.has_function(op))):
+    if node.bodies or node.has_references or (graph.model.functions and graph.model.has_function(op)):
         return False
     return tabled(op, graph.opset()) is not None and (op in SHAPE_RULES or op in CONTENTS)
 
@@ -67,11 +66,8 @@ def _are_settled(node: Node, ruled: Mapping[Value, Shape]) -> bool:
     """Whether types and all dims of the results are known, from rules or facts: numbers, symbols, dims of operands."""
     for v in node.results:
         dims = ruled.get(v, v.shape)
-        if not v.dtype or dims is None:
+        if not v.dtype or dims is None or not all(_is_settled(d, node) for d in dims):
             return False
-        for d in dims:
-            if not (d >= 0 if isinstance(d, int) else _is_settled(d, node)):
-                return False
     return True
 
 
@@ -145,12 +141,8 @@ class _Inference:
             if not v.constant and not v.is_input:  # changed by training
                 v.dtype, v.shape = v.constant_type()
         self.todo = None if changed is None else _with_owners(changed)
-        if not graph.owners:
-            self.data = self.model.sizes or ShapeData(kept=True)
-            self.data.forget_removed(graph)
-        kept, self.data.assumed = self.data, True
+        self.data.kept = changed is None and not graph.owners
         self._scope(graph)
-        kept.assumed = False
         while self.equal:
             self.todo, self.refined = _with_owners(self._rename()), set()
             self.data = ShapeData(assumed=True)
@@ -158,8 +150,9 @@ class _Inference:
         if self.data.kept:
             self.model.sizes = self.data
         scopes = [scope for scope in self.model.scopes() if not scope.root.is_function]
-        is_open = any(self.vague.has(v.shape) for v in graph.inputs)
-        self.model.is_vague = is_open or any(map(self.vague.is_in, chain.from_iterable(scopes)))
+        self.model.is_vague = any(self.vague.has(v.shape) for v in graph.inputs) or any(
+            self.vague.is_in(n) for scope in scopes for n in scope
+        )
 
     def _rename(self) -> list[Node]:
         """Replace symbols by equal ones in all values. Returns the readers."""
@@ -188,37 +181,29 @@ class _Inference:
         for body in node.bodies.values():
             self._type_inputs(node, body)
             self._scope(body)
-        untyped = [v for v in node.outputs if v is not None and not v.dtype]
+        before = [v.dtype for v in node.results]
         self._type_results(node)
-        for v in untyped:
-            if v.dtype:
-                self.refined.add(v)
+        self.refined.update(v for v, kind in zip(node.results, before) if v.dtype != kind)
         if node.op == "Loop" and not self.repeats_body and node.bodies:
             self._type_states(node)
 
     def _type_results(self, node: Node) -> None:
         """Store the types of results: by shape rules alone if the rules say everything, else by inference too."""
-        graph, data = node.scope, self.data
-        ruled = _is_ruled(node, graph)
-        if self.todo is not None and data.kept:
-            data.forget_outdated(node.inputs)
-        ruled_dims = data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
-        names = dict(zip(ruled_dims, map(as_dims, ruled_dims.values())))
-        if not (ruled and _are_settled(node, names)):
-            inferred = self._inferred(node)
-            for v in node.results:
-                _set_type(v, inferred.get(v))
-                if not v.constant:
-                    self._store(v, _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v)))
-            return
+        graph, ruled = node.scope, _is_ruled(node, node.scope)
+        ruled_dims = self.data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
+        names = {v: as_dims(dims) for v, dims in ruled_dims.items()}
+        is_settled = ruled and _are_settled(node, names)
+        inferred = {} if is_settled else self._inferred(node)
         for v in node.results:
-            if v.constant or (v.shape is not None and v.shape == names.get(v)):
+            _set_type(v, inferred.get(v))
+            if v.constant:
                 continue
-            if v.shape is None:
+            if is_settled and v in names and v.shape in (None, names[v]):
                 self._learn(v, names[v])
             else:
-                self._store(v, names.get(v))
-        data.note(node, ruled_dims)
+                self._store(v, _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v)))
+        if is_settled:
+            self.data.note(node, ruled_dims)
 
     def _store(self, value: Value, dims: Shape | None) -> None:
         """Merge dims with the known shape."""
@@ -355,8 +340,8 @@ class _Vagueness:
         self.known: dict[Shape | None, bool] = {None: True}
 
     def is_in(self, node: Node) -> bool:
-        for v in node.outputs:
-            if v is not None and not v.constant and (not v.dtype or self.has(v.shape)):
+        for v in node.results:
+            if not v.constant and (not v.dtype or self.has(v.shape)):
                 return True
         return False
 
