@@ -273,7 +273,8 @@ def _weight(call: Call) -> tuple[int, int, int]:
 
 _ALWAYS_TRIED: Final = 2  # up to here, sizes are tried in any case, unless a comparison decides about them
 _USUAL: Final = 4  # up to this size, a limit may count channels: used only without a larger limit
-_MAX_LIMIT: Final = 512
+_MAX_LIMIT: Final = (1 << 31) - 2  # a larger end stands for the last position
+_MAX_TRIED: Final = 1025  # larger sizes are named in the verdict
 _SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
 _LIMITING: Final = MUTUAL | {"Clip"}
 _WORK: Final = 1 << 36  # bytes of weights read, once per use
@@ -333,7 +334,7 @@ def affordable(sizes: Iterable[int], plan: Plan, work: int = _WORK, known: Run |
     """
     known = known or Run(0, {})
     most, free = _PRODUCTS * plan.elements(known.dims), plan.batch or plan.symbols
-    few = [n for n in sizes if plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
+    few = [n for n in sizes if n <= _MAX_TRIED and plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
     few = [n for n in few if known.products * plan.elements({**known.dims, **dict.fromkeys(free, n)}) <= most]
     return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
 
