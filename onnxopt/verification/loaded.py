@@ -215,7 +215,7 @@ class Loaded(Original):
         except UNSEEN:
             return []
         is_alike = both.inputs == self.planned.inputs
-        if is_alike and not both.limits:
+        if is_alike and not both.other_sizes:
             return []
         # Usual integers are among the numbers compared with, of both models now: words of a table with a changed row.
         meets = any(i.compared != j.compared for i, j in zip(both.inputs, self.planned.inputs))

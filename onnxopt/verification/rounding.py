@@ -86,6 +86,7 @@ def _normal(words: Any) -> Any:
 EPSILON: Final = {t.name: t.epsilon for t in TYPES if t.kind == "f"}
 NO_NUMBER: Final = "NaN in other places"
 INFINITE: Final = "infinities in other places"
+OTHER_SIGN: Final = "infinities of the other sign"
 NOTHING: Final = ", and holds nothing in either"
 _WALK: Final = 2.0  # times the random walk
 _MAX_TRUSTED_ROUNDINGS: Final = 16.0  # roundings accepted for a piece without measuring noise
@@ -239,7 +240,7 @@ def _of_floats(a: Any, b: Any) -> Difference:
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return Difference(note=NO_NUMBER)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
-        return Difference(note=INFINITE)
+        return Difference(note=OTHER_SIGN if np.array_equal(finite, np.isfinite(b)) else INFINITE)
     a, b = a[finite], b[finite]
     with np.errstate(over="ignore"):
         largest, span = _largest(a - b), _largest(a)

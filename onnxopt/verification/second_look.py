@@ -234,15 +234,16 @@ class SecondLook(CaseRunner):
         return self.plan.hides
 
     def _may_decide(self, answers: Sequence[Answer]) -> bool:
-        """Return whether decisions, or channels made differently and muted in few rows, may hide a difference."""
-        if self.plan.decides or not self.plan.muted:
+        """Return whether decisions, or values changed for rare numbers or few rows, may hide a difference."""
+        rare, muted = self.plan.rare, self.plan.muted
+        if self.plan.decides or not (rare or muted):
             return self.plan.decides
         sizes = [a.case.dims for a in answers if a.proves]
         with contextlib.suppress(OSError, ValueError):
             pairs = Pairs(self.judge.runner(0).program, self.judge.runner(1).program)
-            muted = [pairs.of[v] for v in pairs.by_name.made_differently(pairs.made_from(self.plan.muted))]
-            shapes = self.judge.side(0).shapes if muted else {}
-            return any(has_few_rows(shapes.get(name, NOTHING).shape or (), sizes) for name in muted)
+            changed = [pairs.of[v] for v in pairs.by_name.made_differently(pairs.made_from([*rare, *muted]))]
+            shapes = self.judge.side(0).shapes if changed else {}
+            return any(n in rare or has_few_rows(shapes.get(n, NOTHING).shape or (), sizes) for n in changed)
         return False
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:

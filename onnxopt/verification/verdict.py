@@ -14,7 +14,7 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer, Opened
 from onnxopt.verification.model.facts import always_empty
 from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pieces, Place, Verification
-from onnxopt.verification.rounding import NOTHING
+from onnxopt.verification.rounding import NOTHING, OTHER_SIGN
 
 _BEYOND: Final = 1e3  # times the noise of the whole; correct results stay far below
 _MAX_DIMS: Final = 8  # dynamic dims named in a message
@@ -140,7 +140,9 @@ def _agreement(verdict: Verification) -> str:
         agree = "the one piece agrees" if pieces.cuts == 1 else f"all {pieces.cuts:,} pieces agree"
         within = f"within {pieces.worst_rel:.1e} of what each gives" if pieces.worst_rel else "bit for bit"
         alone = f", rounding alone to {noise:.1e}" if noise is not None else ""
-        return f"{agree}, {within}" + (f"; their roundings add up to {whole}{alone}" if verdict.worst_rel else "")
+        why = f"`{verdict.worst}` has {OTHER_SIGN}, as zeros have" if _is_by_zeros(verdict) else ""
+        why = why or f"their roundings add up to {whole}{alone}"
+        return f"{agree}, {within}" + (f"; {why}" if verdict.worst_rel else "")
     if verdict.status == WITHIN_NOISE:
         return f"it differs by {whole}" + (f", rounding alone by {noise:.1e}" if noise is not None else "")
     return f"largest difference {whole}"
@@ -188,8 +190,14 @@ def is_unexplained(verdict: Verification, plan: Plan, *, narrow: bool = False) -
     """
     noise = max(verdict.noise.values(), default=math.inf)
     noise = math.inf if narrow and not noise else noise
-    beyond = any(o.max_abs == math.inf and not o.note.startswith("type") for o in verdict.outputs)
-    return not could_jump(plan) and (beyond or _BEYOND * noise < verdict.worst_rel)
+    beyond = [o for o in verdict.outputs if o.max_abs == math.inf and not o.note.startswith("type")]
+    return not (could_jump(plan) or _is_by_zeros(verdict)) and (bool(beyond) or _BEYOND * noise < verdict.worst_rel)
+
+
+def _is_by_zeros(verdict: Verification) -> bool:
+    """Return whether only signs of zeros differ: pieces agree bit for bit, and infinities have the other sign."""
+    is_exact = verdict.pieces is not None and verdict.pieces.complete and not verdict.pieces.worst_rel
+    return is_exact and all(o.note.startswith(OTHER_SIGN) for o in verdict.outputs if o.max_abs)
 
 
 # -- coverage of the cases --------------------------------------------------------------------------------

@@ -7,22 +7,24 @@ a value computed from a constant decision, a step, a narrower integer, or a boun
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import ne
 from typing import Final
 
 import numpy as np
 
 from onnxopt.verification.compare import is_dull
 from onnxopt.verification.coverage.conditions import running
-from onnxopt.verification.coverage.cones import Breakpoints, Cone, between, integer_ends, only_in_one, tensors
+from onnxopt.verification.coverage.cones import Breakpoints, Cone, between, integer_ends, made_of, only_in_one, tensors
 from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import (
     ALL_FACTORS,
     POSITIVE_FACTORS,
     WIDE_FACTORS,
     beyond,
+    by_noise,
     changing_values,
     differs,
     elsewhere,
@@ -34,7 +36,7 @@ from onnxopt.verification.coverage.probe import (
     special,
 )
 from onnxopt.verification.inputs.windows import are_few, least_rows
-from onnxopt.verification.model.operators import DROPPING, SINKS, having
+from onnxopt.verification.model.operators import DROPPING, RARE, SINKS, having
 from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.pieces.outcome import Fault
 from onnxopt.verification.pieces.paths import paths
@@ -150,8 +152,9 @@ def _nearly_constant(walk: Walk) -> Iterator[str]:
 def _differs_far(
     walk: Walk, value: str, points: Sequence[float], factors: Sequence[float] = (), *, flip: bool = False
 ) -> bool:
-    """Return whether a value differs on numbers far from a case's numbers (see `beyond`)."""
-    return differs(Cone.of(walk, value), partial(beyond, points=points, factors=factors, flip=flip), grossly)
+    """Return whether a value differs on numbers far from a case's numbers (see `beyond`), if stepped by any step."""
+    sampler = partial(beyond, points=points, factors=factors, flip=flip)
+    return differs(Cone.of(walk, value), sampler, by_noise if walk.replay.are_steps(value) else grossly)
 
 
 def _is_exact(walk: Walk, value: str) -> bool:
@@ -208,12 +211,42 @@ def _picked(walk: Walk) -> dict[str, bool]:
 
     Examples: only one model applies Relu before ArgMax, or takes the last of several.
     """
-    indices = (v for v in paired_cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS)
-    values = [v for v in indices if not any(map(_PICKING.isdisjoint, _operators(walk, v)))]
+    values = [v for v in _made_by(walk, _PICKING) if walk.replay.kind(v) in _INTEGER_DECISIONS]
+    return _beyond_points(walk, values, values)
+
+
+def _rare(walk: Walk) -> dict[str, bool]:
+    """Return {value of an operator with another setting: whether it differs for rare numbers, or beyond a bound}."""
+    values = [*walk.sameness.made_differently(_made_by(walk, RARE))]
+    changed = [v for v in values if ne(*map(_settings, (walk.a, walk.b), _nodes(walk, v)))]
+    return _beyond_points(walk, values, changed)
+
+
+def _settings(program: Program, nodes: Iterable[int]) -> set[bytes]:
+    """Return the attributes of operators with settings for rare numbers."""
+    return {a.SerializeToString() for n in program.at(nodes) if n.op_type in RARE for a in n.attribute}
+
+
+def _made_by(walk: Walk, kinds: Collection[str]) -> list[str]:
+    """Return the agreeing values of B that both models compute by operators of some kinds, from cutpoints."""
+    cuts = {walk.pairs.of[v]: v for v in paired_cuts(walk)}
+    mine, theirs = _results(walk.a, kinds, cuts), _results(walk.b, kinds, {*cuts.values()})
+    return [v for name, v in cuts.items() if name in mine and v in theirs]
+
+
+def _results(program: Program, kinds: Iterable[str], cuts: Collection[str]) -> set[str]:
+    """Return the next cutpoints that depend on operators of some kinds."""
+    made = {o for kind in kinds for n in program.at(program.places.get(kind, ())) for o in n.output}
+    inside = made.difference(cuts)
+    return made.intersection(cuts).union(made_of(program, inside, cuts)[1] if inside else ())
+
+
+def _beyond_points(walk: Walk, values: Sequence[str], tied: Sequence[str]) -> dict[str, bool]:
+    """Return {value with other breakpoints: whether it differs far off}, and values of `tied` that differ specially."""
     found = dict(itertools.islice(_of_other_points(walk, values), _MAX_VALUES)) if values else {}
-    ties = walk.sameness.made_differently(values)
-    tied = {v: True for v in itertools.islice(ties, _MAX_VALUES) if _differs_specially(Cone.of(walk, v))}
-    return {v: _differs_far(walk, v, points) for v, points in found.items()} | tied
+    ties = itertools.islice(walk.sameness.made_differently(tied), _MAX_VALUES)
+    special = {v: True for v in ties if _differs_specially(Cone.of(walk, v))}
+    return {v: _differs_far(walk, v, points) for v, points in found.items()} | special
 
 
 def have_other_points(a: Program, b: Program) -> bool:
@@ -342,6 +375,7 @@ Find = Callable[["Walk"], dict[str, bool]]
 _KINDS: Final[tuple[tuple[Find, str, str], ...]] = (
     (undecided, "is nearly constant in each case", "differs on other numbers"),
     (_picked, "ranks differently", "differs for ties, or where all operands are on one side of a bound"),
+    (_rare, "treats rare numbers differently", "differs for infinities, repeated indices or zeros, or beyond a bound"),
     (_narrowed, "is computed in narrower integers", "differs for numbers beyond their range"),
     (decided_otherwise, "depends on a decision", "differs for a decision that no case makes"),
     (_behind_steps, "is computed from a value that differs", "differs itself on numbers near those of the cases"),

@@ -17,6 +17,7 @@ from onnxopt.proto.element_types import element_kind, of
 from onnxopt.verification.compare import is_blank
 from onnxopt.verification.coverage.cones import EPSILON, Cone
 from onnxopt.verification.inputs.values import covering
+from onnxopt.verification.model.nodes import adds_up
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.precise import is_rounding
@@ -98,12 +99,24 @@ def _on_one_side(value: Any, bound: float, sign: int) -> Any:
 
 
 def special(cone: Cone, known: Known) -> Iterator[Known]:
-    """Yield infinities and NaN in operands of IsInf and IsNaN, and floats on few levels: several are the largest."""
-    tests = (n for n in cone.walk.a.at(cone.nodes) if n.op_type in ("IsInf", "IsNaN"))
+    """Yield infinities and NaN in operands of IsInf and IsNaN, and floats on few levels: several are the largest.
+
+    Before a scattering operator also floats without zeros, and a single index if elements of equal index are reduced.
+    """
+    nodes, floats = [*cone.walk.a.at(cone.nodes)], {n: v for n, v in sorted(known.items()) if element_kind(v) == "f"}
+    tests = (n for n in nodes if n.op_type in ("IsInf", "IsNaN"))
     tested = sorted(cone.both.intersection(known, (r for n in tests for r in n.input)))
-    for number in (math.inf, -math.inf, math.nan):
+    for number in (math.inf, -math.inf, math.nan) if tested else ():
         yield {name: np.full_like(known[name], number) for name in tested}
-    yield {n: cone.possible(n, np.sign(v)) for n, v in sorted(known.items()) if element_kind(v) == "f"}
+    yield {n: cone.possible(n, np.sign(v)) for n, v in floats.items()}
+    if not {"ScatterElements", "ScatterND"}.isdisjoint(cone.walk.a.kinds(cone.nodes)):
+        rng = Draws(cone.walk.replay.seed, cone.original)
+        free = changing_values(cone.walk.a).intersection(cone.both, known)
+        zeros = {n: v for n, v in floats.items() if n in free and not v.all()}
+        yield {n: cone.possible(n, np.where(v == 0, rng.normal(v.shape).astype(v.dtype), v)) for n, v in zeros.items()}
+        if any(map(adds_up, nodes)):
+            indices = {n: known[n] for n in sorted(free) if element_kind(known[n]) == "i" and known[n].ndim}
+            yield {n: np.broadcast_to(v[:1], v.shape) for n, v in indices.items()}
 
 
 def _comparands(known: Known, free: Collection[str], points: Sequence[float]) -> dict[tuple[str, int], None]:

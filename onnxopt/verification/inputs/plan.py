@@ -131,6 +131,7 @@ class Plan:
     mutes: bool = False  # has a Relu after a matrix product, which may mute a channel in all rows by chance
     decides: bool = False  # has a decision on floats
     muted: list[str] = field(default_factory=list)  # values a Relu may mute in few rows
+    rare: list[str] = field(default_factory=list)  # results of operators with settings for rare numbers
     bytes: int = 0  # of weights
     nodes: int = 0  # in the main graph
     addends: frozenset[str] = frozenset()  # symbols in sums of output dims

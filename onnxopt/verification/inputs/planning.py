@@ -25,7 +25,7 @@ from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import FLAT, muted, windowed
 from onnxopt.verification.model.dataflow import MAY_CHANGE, Changing, is_random_model
 from onnxopt.verification.model.nodes import int_of, operators_of, overridable, required
-from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS, having
+from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, RARE, WINDOWS, having
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker import spare
 
@@ -140,6 +140,7 @@ def _add_operators(plan: Plan, graph: GraphProto, functions: Iterable[FunctionPr
     plan.stateful = any(int_of(n, "training_mode") for n in graph.node if n.op_type == "BatchNormalization")
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
+    plan.rare = [] if ops.isdisjoint(RARE) else [o for n in graph.node if n.op_type in RARE for o in n.output]
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
 
 

@@ -334,7 +334,9 @@ def affordable(sizes: Iterable[int], plan: Plan, work: int = _WORK, known: Run |
     """
     known = known or Run(0, {})
     most, free = _PRODUCTS * plan.elements(known.dims), plan.batch or plan.symbols
-    few = [n for n in sizes if n <= _MAX_TRIED and plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
+    few = [
+        n for n in sizes if n <= _MAX_TRIED and plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work
+    ]
     few = [n for n in few if known.products * plan.elements({**known.dims, **dict.fromkeys(free, n)}) <= most]
     return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
 

@@ -17,7 +17,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 from onnxopt.proto.element_types import TYPES
 from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import int_of, required
+from onnxopt.verification.model.nodes import adds_up, int_of, required
 from onnxopt.verification.model.operators import (
     AFFINE,
     AXIS,
@@ -85,6 +85,7 @@ class Use:
     whole: tuple[float, ...] = ()  # ends of narrower integer types than the one floats are cast to, propagated back
     exact: bool = False  # compared: a breakpoint itself belongs to one of its sides
     size: bool = False  # floats are cast to integers used as sizes
+    repeats: bool = False  # a repeated index reduces elements
     compared: tuple[int, ...] = ()  # integers that select a branch: comparands, and beside
     opposite: tuple[int, ...] = ()  # on the opposite side of comparands
 
@@ -179,11 +180,13 @@ class Uses(Forward[_Trace]):
     def _is_sunk(self, node: NodeProto, k: int, trace: _Trace) -> bool:
         """Return whether operand `k` is used otherwise than as data, and record the use."""
         role = SINKS.get(node.op_type, {}).get(k, FREE)
+        if (node.op_type, k) in AXIS:
+            self._index(node, k, trace)
         if role == FREE and (trace.floating or node.op_type in _KNOWN):
             return False
         self._sink(trace, role or UNKNOWN)
-        if role == INDEX:
-            self._index(node, k, trace)
+        for name in trace.inputs if role == INDEX and adds_up(node) else ():
+            self.found[name].repeats = True
         return True
 
     def _made(self, node: NodeProto, reads: Sequence[_Trace | None], data: Sequence[_Trace]) -> _Trace | None:
@@ -283,10 +286,8 @@ class Uses(Forward[_Trace]):
 
     def _index(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Record the indexed table, and the size of the indexed axis, including the last row."""
-        at = AXIS.get((node.op_type, k))
-        if at is None:
-            return
-        axis = int_of(node, at[1], at[0])
+        first, name = AXIS[node.op_type, k]
+        axis = int_of(node, name, first)
         rows = self._rows(node, k, axis)
         if node.op_type == "Gather" and axis == 0 and node.input[0] in self.constants:
             for name, term in trace.origins:
@@ -299,6 +300,8 @@ class Uses(Forward[_Trace]):
 
     def _rows(self, node: NodeProto, k: int, axis: int) -> int | str | None:
         """Return one more than the largest index into an axis; the name of a dynamic axis, and 0 if unknown."""
+        if node.op_type == "OneHot":
+            return next(map(int, self.numbers(node.input[1])), 0)
         shape = self._shape(node.input[0])
         rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
         if rows and isinstance(rows, int) and operator(node.op_type).role(k) == LENGTH:

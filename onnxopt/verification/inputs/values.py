@@ -160,6 +160,8 @@ class _Tensor(NamedTuple):
         if self.mode in _EQUAL:
             return np.full(shape, _EQUAL[self.mode])
         high = i.bound if is_bounded and i.bound else 2
+        if i.use.repeats and variant:  # along any axis
+            high = max(min(high, min(shape, default=0) // 2), 1)
         if decisive := [n for n in i.compared if is_bounded and 0 <= n < (i.bound or _NO_BOUND)]:
             return self._decisive(decisive, variant, high)
         if not shape:

@@ -75,6 +75,11 @@ def numbers(tensor: TensorProto) -> list[float]:
     return list(dict.fromkeys(map(float, few(tensor, _ELEMENTS, _NUMERIC))))
 
 
+def adds_up(node: NodeProto) -> bool:
+    """Return whether a scattering node reduces the elements of a repeated index."""
+    return any(a.name == "reduction" and a.s != b"none" for a in node.attribute)
+
+
 def int_of(node: NodeProto, name: str, default: int = 0) -> int:
     """Return an integer attribute."""
     return next((a.i for a in node.attribute if a.name == name), default)

@@ -34,7 +34,7 @@ BOUND: Final = "bound"  # a breakpoint for the data
 #            (over all of them), sized (float operands after the first decide sizes, or fill).
 # Decisions: compares, rounds, jumps (at a threshold, or at ties), others (non-floats from floats), steps (stepped
 #            floats), mutual (operands are each other's bounds), ranks (positions of extreme elements), turns (negates),
-#            words (compares strings).
+#            words (compares strings), rare (settings matter for rare numbers: infinities, repeated indices, zeros).
 # Hiding:    mutes (negative numbers vanish), flat (numbers beyond a bound become equal), levels (numbers on one side of
 #            a bound become equal), cuts (only large numbers change), drops (some numbers have no effect), pools (to a
 #            single position), matrix, recurrent, normalizes.
@@ -74,8 +74,8 @@ Sqrt | | computes like close | 0.. nan
 BitwiseNot | | computes like
 MatMul Gemm | | computes steady matrix product signed
 Einsum | | computes
-OneHot | index size | computes exact sized
-ScatterElements ScatterND Scatter | data index | computes like exact
+OneHot | data size | computes exact sized rare
+ScatterElements ScatterND Scatter | data index | computes like exact rare
 TopK | data size | computes jumps exact within ranks
 CumSum | data setting | computes like signed
 Trilu | data setting | computes like exact
@@ -98,7 +98,8 @@ Equal | | forgets broadcast commutes mutual compares jumps others levels words |
 Less LessOrEqual Greater GreaterOrEqual | | forgets broadcast mutual compares jumps others levels | 0..1 integer
 ArgMax ArgMin | | forgets jumps others ranks | 0.. integer
 NonZero | | forgets jumps others open | 0.. integer
-IsNaN IsInf | | forgets others like | 0..1 integer
+IsNaN | | forgets others like | 0..1 integer
+IsInf | | forgets others like rare | 0..1 integer
 Not | | forgets like turns | 0..1 integer
 And Or Xor | | forgets broadcast commutes | 0..1 integer
 NonMaxSuppression | data data setting setting bound | computes jumps others open exact | 0.. integer
@@ -132,7 +133,7 @@ LSTM GRU RNN | data data data data length | recurrent
 InstanceNormalization LayerNormalization GroupNormalization RMSNormalization | | like normalizes
 Attention LinearAttention RotaryEmbedding TensorScatter SwiGLU BitCast Det | |
 DeformConv CausalConvWithState MaxRoiPool GridSample MatMulInteger QLinearMatMul StringConcat RegexFullMatch | |
-QuantizeLinear | | like jumps steps cuts exact | integer
+QuantizeLinear | | like jumps steps cuts exact rare | integer
 DynamicQuantizeLinear | | like jumps steps | 0..255 integer
 Softmax | | like close | 0..1
 Hardmax | | like jumps steps exact | 0..1 integer
@@ -214,6 +215,7 @@ AXIS: Final[dict[tuple[str, int], tuple[int, str]]] = {
     ("Gather", 1): (0, "axis"),
     ("GatherElements", 1): (0, "axis"),
     ("ScatterElements", 1): (0, "axis"),
+    ("OneHot", 0): (0, ""),  # of the result, as long as the second operand says
     ("NegativeLogLikelihoodLoss", 1): (1, ""),
     ("SoftmaxCrossEntropyLoss", 1): (1, ""),
     ("ReverseSequence", 1): (0, "time_axis"),
@@ -240,6 +242,7 @@ FORGETTING: Final = having("forgets")
 STEADY: Final = (HANDED_ON - having("rounds")) | AFFINE | FORGETTING | having("steady")
 CUTTING: Final = having("cuts")
 MUTING: Final = having("mutes")
+RARE: Final = having("rare")
 LEVELLING: Final = having("levels")
 DROPPING: Final = MUTING | CUTTING | having("drops")
 MATRICES: Final = having("matrix")

@@ -43,6 +43,7 @@ _BREAKPOINTS: Final[dict[tuple[str, int], Callable[[_Attributes, _Operands], Ite
     ],
     ("IsNaN", 0): lambda a, n: (math.nan,),
     ("IsInf", 0): lambda a, n: (math.inf, -math.inf),
+    ("OneHot", 0): lambda a, n: [sign * depth for depth in n(1) for sign in (1, -1)],
     ("Clip", 0): lambda a, n: [*(a[end] for end in ("min", "max") if end in a), *n(1), *n(2)],
     ("ThresholdedRelu", 0): lambda a, n: (a.get("alpha", 1.0),),
     ("Shrink", 0): lambda a, n: (a.get("lambd", 0.5), -a.get("lambd", 0.5)),
