@@ -216,9 +216,15 @@ class Look:
             for i, results in self._shaken(runner, feeds, made, left):
                 _enlarge(found[i], {o: difference(values[i][o], v) for o, v in results.items()})
             for i in left() if not self.options.dtype else ():
-                exact = exactly(runner, made, feeds[i], self.options.memory // 8)
-                _enlarge(found[i], {o: apart(values[i][o], v) for o, v in exact.items() if is_float(values[i][o])})
+                _enlarge(found[i], self._beyond_float64(runner, made, feeds[i], values[i]))
         return {case.name: shares for (case, _), shares in zip(cases, found)}
+
+    def _beyond_float64(
+        self, runner: Runner, made: Sequence[str], fed: Values, values: Values
+    ) -> dict[str, Difference]:
+        """Return the differences of float outputs `values` from the same computed in float64."""
+        exact = exactly(runner, made, fed, self.options.memory // 8)
+        return {o: apart(values[o], v) for o, v in exact.items() if is_float(values[o])}
 
     def _shaken(
         self, runner: Runner, feeds: Sequence[Values], made: Sequence[str], left: Callable[[], list[int]]

@@ -112,7 +112,7 @@ class OnnxRuntime:
         the model of a file beforehand.
         """
         rt = onnxruntime()
-        options = runtime.session_options()
+        options = _session_options(runtime, optimize=optimize)
         if weights:
             # onnxruntime does not copy the arrays.
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
@@ -123,15 +123,6 @@ class OnnxRuntime:
             sources, beside = [model], folder_for(str(folder), model) if folder is not None else ""
         if beside:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", beside)
-        if not optimize:
-            options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-            if runtime.provider == CPU:  # groups of quantizers, for the optimizations alone: a quarter of a load
-                options.add_session_config_entry("session.disable_quant_qdq", "1")
-        options.enable_mem_reuse = options.enable_mem_pattern = False
-        options.enable_cpu_mem_arena = False
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        # Spinning threads would take a core from the parent.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._sources: Sequence[str | bytes] = sources  # each is tried if the one before is not loaded
         providers = runtime.providers
         self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
@@ -164,6 +155,21 @@ class OnnxRuntime:
         """Load the session again, if unloaded."""
         if self._session is None:
             self._session = self._open()
+
+
+def _session_options(runtime: Runtime, *, optimize: bool) -> Any:
+    """Return the options of a session, with onnxruntime's optimizations if `optimize`."""
+    options = runtime.session_options()
+    if not optimize:
+        options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+        if runtime.provider == CPU:  # groups of quantizers, for the optimizations alone: a quarter of a load
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.enable_mem_reuse = options.enable_mem_pattern = False
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    # Spinning threads would take a core from the parent.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
 
 
 @cache

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.verification.model.nodes import bodies_of, constants, inside, int_of, numbers
+from onnxopt.verification.model.nodes import bodies_of, constants, inside, int_of, numbers, value_of
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.ranges import ANY, Range, breakpoints
 from onnxopt.verification.pieces.walk import Walk
@@ -142,7 +142,7 @@ class Breakpoints:
             added = (found for name in node.input if len(found := self._numbers(name)) == 1)  # biases are no epsilons
             return (n for (n,) in added if 0 < n <= EPSILON)
         if node.op_type in _NORMALIZATIONS:
-            return (next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5),)
+            return (value_of(node, "epsilon", 1e-5),)
         return _OVERFLOWS.get(node.op_type, ())
 
     def _numbers(self, name: str) -> list[float]:

@@ -40,6 +40,9 @@ MAX_TURNING: Final = 4  # samples for a cone with loops, as each may take hundre
 _ELEMENTS_IF_EMPTY: Final = 3
 _MAX_NUMBERS: Final = 1 << 16  # in all samples of a cone; larger tensors are rolled, not permuted
 _MAX_EQUAL: Final = 12  # pairs of an integer and its comparand
+_TESTING: Final = ("IsInf", "IsNaN")
+_NO_NUMBERS: Final = (math.inf, -math.inf, math.nan)
+_SCATTERING: Final = ("ScatterElements", "ScatterND")
 _NEXT: Final = (0, -1, 1, -2, 2)
 _NEAR_SHARE: Final = 0.5  # relative: numbers change by up to half of this
 _LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # quantized integers, hardly sizes or indices
@@ -99,24 +102,26 @@ def _on_one_side(value: Any, bound: float, sign: int) -> Any:
 
 
 def special(cone: Cone, known: Known) -> Iterator[Known]:
-    """Yield infinities and NaN in operands of IsInf and IsNaN, and floats on few levels: several are the largest.
-
-    Before a scattering operator also floats without zeros, and a single index if elements of equal index are reduced.
-    """
+    """Yield infinities and NaN in operands of IsInf and IsNaN, and floats on few levels: several are the largest."""
     nodes, floats = [*cone.walk.a.at(cone.nodes)], {n: v for n, v in sorted(known.items()) if element_kind(v) == "f"}
-    tests = (n for n in nodes if n.op_type in ("IsInf", "IsNaN"))
-    tested = sorted(cone.both.intersection(known, (r for n in tests for r in n.input)))
-    for number in (math.inf, -math.inf, math.nan) if tested else ():
+    tested = sorted(cone.both.intersection(known, (r for n in nodes if n.op_type in _TESTING for r in n.input)))
+    for number in _NO_NUMBERS if tested else ():
         yield {name: np.full_like(known[name], number) for name in tested}
     yield {n: cone.possible(n, np.sign(v)) for n, v in floats.items()}
-    if not {"ScatterElements", "ScatterND"}.isdisjoint(cone.walk.a.kinds(cone.nodes)):
-        rng = Draws(cone.walk.replay.seed, cone.original)
-        free = changing_values(cone.walk.a).intersection(cone.both, known)
-        zeros = {n: v for n, v in floats.items() if n in free and not v.all()}
-        yield {n: cone.possible(n, np.where(v == 0, rng.normal(v.shape).astype(v.dtype), v)) for n, v in zeros.items()}
-        if any(map(adds_up, nodes)):
-            indices = {n: known[n] for n in sorted(free) if element_kind(known[n]) == "i" and known[n].ndim}
-            yield {n: np.broadcast_to(v[:1], v.shape) for n, v in indices.items()}
+    if any(n.op_type in _SCATTERING for n in nodes):
+        yield from _scattered(cone, known, repeats=any(map(adds_up, nodes)))
+
+
+def _scattered(cone: Cone, known: Known, *, repeats: bool) -> Iterator[Known]:
+    """Yield floats without zeros, and a single index if elements of equal index are reduced (`repeats`)."""
+    free = {n: known[n] for n in sorted(changing_values(cone.walk.a).intersection(cone.both, known))}
+    yield {n: _without_zeros(cone, n, v) for n, v in free.items() if element_kind(v) == "f"}
+    yield {n: np.broadcast_to(v[:1], v.shape) for n, v in free.items() if repeats and element_kind(v) == "i" and v.ndim}
+
+
+def _without_zeros(cone: Cone, name: str, value: Any) -> Any:
+    numbers = Draws(cone.walk.replay.seed, name).normal(value.shape)
+    return cone.possible(name, np.where(value == 0, numbers.astype(value.dtype), value))
 
 
 def _comparands(known: Known, free: Collection[str], points: Sequence[float]) -> dict[tuple[str, int], None]:

@@ -213,14 +213,21 @@ def sizes(
     tried: list[dict[str, int]] = []
     most = _FIRST if base is None else _room(plan, base)
     alone = dict.fromkeys(plan.batch, 1) if is_heavy and recipe == OWN[1] else {}
-    # Few rows may hide a difference.
+    for choice in _with_rows(plan, recipe, base):
+        choice.update(alone)
+        is_left_out = choice in tried or (recipe.tame and isinstance(choice, Trial))
+        if not is_left_out and (not choice or plan.elements(choice) <= most):
+            tried.append(choice)
+            yield choice
+
+
+def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
+    """Yield sizes, before each the same with more rows, as few rows may hide a difference."""
     rows = _rows(plan, recipe) if base is not None else {}
     for known in _sizes(plan, recipe, base):
-        for choice in (*([Trial(known | rows | alone)] if rows else ()), type(known)(known | alone)):
-            is_left_out = choice in tried or (recipe.tame and isinstance(choice, Trial))
-            if not is_left_out and (not choice or plan.elements(choice) <= most):
-                tried.append(choice)
-                yield choice
+        if rows:
+            yield Trial(known | rows)
+        yield type(known)(known)
 
 
 def _room(plan: Plan, base: dict[str, int]) -> int:

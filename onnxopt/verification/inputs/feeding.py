@@ -283,19 +283,12 @@ def feed(
     Refused.
     """
     search = search or Search()
-    why = ""
-    large = 0  # least bytes of a rejected size
-    least = 0  # least bytes tried
+    why, room = "", _Room(search)
     maker = InputMaker(plan, data.inputs, seed)
     bound = plan.bound(data.inputs)
     ways = (True, False) if recipe.is_daring(plan) else (False,)
     for choice, dims, some in _in_order(choices, bound, plan, recipe):
-        size = maker.bytes(dims)
-        if size > search.most:
-            large = min(large or size, size)
-            continue
-        least = min(least or size, size)
-        if why and size > least + search.step:
+        if not room.takes(maker.bytes(dims), failed=bool(why)):
             continue
         for mode, daring in itertools.product(some, ways):
             if why and search.ended:
@@ -312,15 +305,31 @@ def feed(
             search.spend(began)
             if refuses:
                 break
-    raise Refused(f"{label} {_refusal(why, large, search)}")
+    raise Refused(f"{label} {room.refusal(why)}")
 
 
-def _refusal(why: str, large: int, search: Search) -> str:
-    """Return, in words, why no inputs are accepted. `large`: least bytes of a rejected size."""
-    if why or not large:
-        return f"does not take it: {why}" if why else "has no size for it"
-    asked, made = (f"{size / (1 << 30):.1f} GiB" for size in (large, search.most))
-    return f"asks for inputs of {asked}, and {made} are made (--verify-memory)"
+@dataclass(eq=False, repr=False)
+class _Room:
+    """Sizes worth trying in a case: within memory, and after a failure hardly larger than the smallest tried."""
+
+    search: Search
+    large: int = 0  # least bytes of a rejected size
+    least: int = 0  # least bytes tried
+
+    def takes(self, size: int, *, failed: bool) -> bool:
+        """Return whether inputs of `size` bytes are tried."""
+        if size > self.search.most:
+            self.large = min(self.large or size, size)
+            return False
+        self.least = min(self.least or size, size)
+        return not failed or size <= self.least + self.search.step
+
+    def refusal(self, why: str) -> str:
+        """Return, in words, why no inputs are accepted."""
+        if why or not self.large:
+            return f"does not take it: {why}" if why else "has no size for it"
+        asked, made = (f"{size / (1 << 30):.1f} GiB" for size in (self.large, self.search.most))
+        return f"asks for inputs of {asked}, and {made} are made (--verify-memory)"
 
 
 def _modes(plan: Plan, recipe: Recipe) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 from onnxopt.proto.element_types import TYPES
 from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import adds_up, int_of, required
+from onnxopt.verification.model.nodes import adds_up, int_of, required, value_of
 from onnxopt.verification.model.operators import (
     AFFINE,
     AXIS,
@@ -338,7 +338,7 @@ class Uses(Forward[_Trace]):
         self.constants[node.output[0]] = self.constants[first]
         if node.op_type == "Transpose":
             dims = self._shape(first)
-            order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [*range(len(dims))][::-1])
+            order = value_of(node, "perm", [*range(len(dims))][::-1])
             if sorted(order) == list(range(len(dims))):
                 self._shapes[node.output[0]] = [dims[k] for k in order]
 

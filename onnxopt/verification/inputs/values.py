@@ -159,15 +159,18 @@ class _Tensor(NamedTuple):
         i, shape, is_bounded = self.i, self.shape, self.mode == "bounded"
         if self.mode in _EQUAL:
             return np.full(shape, _EQUAL[self.mode])
-        high = i.bound if is_bounded and i.bound else 2
-        if i.use.repeats and variant:  # along any axis
-            high = max(min(high, min(shape, default=0) // 2), 1)
+        high = self._beyond_last(variant) if is_bounded else 2
         if decisive := [n for n in i.compared if is_bounded and 0 <= n < (i.bound or _NO_BOUND)]:
             return self._decisive(decisive, variant, high)
         if not shape:
             return np.array(min(high - 1, 1) if i.bound else 1 + variant)
         limits = _BYTES.get(i.kind, (0, high)) if is_bounded and not i.bound else (0, high)
         return self.rng.integers(*limits, shape)
+
+    def _beyond_last(self, variant: int) -> int:
+        """Return the exclusive bound of integers; indices that may repeat do so along any axis of the second case."""
+        high = self.i.bound or 2
+        return max(min(high, min(self.shape, default=0) // 2), 1) if self.i.use.repeats and variant else high
 
     def _decisive(self, compared: Sequence[int], variant: int, high: int) -> Any:
         """Return integers with some of `compared`, like a padding token, among further numbers."""

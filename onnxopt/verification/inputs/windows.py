@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from onnx import GraphProto, NodeProto
 
-from onnxopt.verification.model.nodes import bodies_of, ordered
+from onnxopt.verification.model.nodes import bodies_of, ordered, value_of
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
 from onnxopt.verification.model.shapes import Call, Shape
 
@@ -92,6 +92,9 @@ class _Need(NamedTuple):
         return _Need(stride, tuple(sizes), max(reach, min(step.reach, _NEVER)))
 
 
+_Lead = tuple[_Need, Path, list[str]]  # of an input: the need, the path of the largest, and the dims
+
+
 def paths_after(call: Call, numbers: Callable[[str], Sequence[float]]) -> frozenset[Path]:
     """Return the paths to the results of a node. `numbers`: returns the elements of a small constant."""
     kind = call.node.op_type
@@ -120,18 +123,16 @@ def windowed(
     inputs; divisor: of sizes, whose remainder pads. [{}] without windows.
     """
     found: list[dict[str, int]] = [{}, {}]
-    leads: dict[str, tuple[_Need, list[str], Path]] = {}  # of the largest stride over a dim: need, dims, path
+    leads: dict[str, _Lead] = {}  # of the largest stride over a dim
     for name, shape in shapes.items():
         mine = [path for path in paths if path.start == name]
-        need, path = _neediest(mine, name)
         symbols = [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
-        axes = min(len(symbols), 2) if any(path.windows for path in mine) else 0
-        for i, left in enumerate(_PLACES[axes]):
+        lead = need, *_ = *_neediest(mine, name), symbols
+        for i, left in enumerate(_PLACES[min(len(symbols), 2) if any(path.windows for path in mine) else 0]):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
             for symbol, size in _covered(need, symbols, left, taken):
                 found[i][symbol] = max(size, found[i].get(symbol, 0))
-                if symbol not in leads or need.stride > leads[symbol][0].stride:
-                    leads[symbol] = need, symbols, path
+                leads[symbol] = max(leads.get(symbol, lead), lead, key=lambda known: known[0].stride)
     return [*found, _ragged(leads, found[1], divisor)] if all(found) else [{}]
 
 
@@ -160,13 +161,11 @@ def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -
     return size
 
 
-def _ragged(
-    leads: Mapping[str, tuple[_Need, list[str], Path]], sizes: Mapping[str, int], divisor: int
-) -> dict[str, int]:
+def _ragged(leads: Mapping[str, _Lead], sizes: Mapping[str, int], divisor: int) -> dict[str, int]:
     """Return sizes, for each input together not larger, with different remainders at most strides, and distinct."""
     found = dict(sizes)
     for symbol, size in sizes.items():
-        need, beside, path = leads[symbol]
+        need, path, beside = leads[symbol]
         others = [found[s] for s in beside if s != symbol and s in found]
         most = math.prod(sizes.get(s, 1) for s in beside) // math.prod(others)
         least = max(need.sizes[0], min(need.reach, _MAX_TAPS[min(len(beside), 2)]), size - _TRIED)
@@ -235,7 +234,7 @@ def _kernel(call: Call) -> Sequence[int]:
 
 def _resized(call: Call, numbers: Callable[[str], Sequence[float]]) -> Step:
     """Return the step of a Resize by its scales, given by the attribute or an operand; usual are only sizes."""
-    scales: Sequence[float] = next((list(a.floats) for a in call.node.attribute if a.name == "scales"), [])
+    scales: Sequence[float] = value_of(call.node, "scales", [])
     for name in call.node.input[1:3]:
         scales = scales or numbers(name)
     largest = max((s for s in scales if 0 < s < _NEVER and s != 1), default=1 if scales else 2)

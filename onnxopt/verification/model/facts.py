@@ -51,6 +51,7 @@ _CONNECTIVES: Final[dict[str, Callable[..., bool]]] = {
     "Xor": operator.xor,
     **dict.fromkeys(_COPIES, bool),  # of zeros and ones
 }
+Reads = Sequence[Range | None]
 _MAX_DEPTH: Final = 4  # connectives between two conditions
 
 
@@ -92,7 +93,8 @@ class Facts(Ranges):
 
     def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
         self._makers.update(dict.fromkeys(node.output, node))
-        if node.domain in STANDARD and (decided := _decided(node, reads)):
+        decide = _DECIDING.get(node.op_type) if node.domain in STANDARD else None
+        if decide and (decided := decide(node, reads)):
             return decided
         made = super().transfer(node, reads)
         if node.op_type == "Constant":
@@ -210,23 +212,35 @@ class Facts(Ranges):
         return Range(max(fact.low, whole.low), min(fact.high, whole.high), True, False) if whole else fact
 
 
-def _decided(node: NodeProto, reads: Sequence[Range | None]) -> list[Range | None]:
-    """Return the truth of a comparison, a connective, a Cast to booleans; the fact of a Where of known condition.
+def _comparison(node: NodeProto, reads: Reads) -> list[Range | None]:
+    """Return the truth of a comparison."""
+    x, y = (r or ANY for r in reads)
+    low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
+    return [_compared(node.op_type, low, high, x.nan or y.nan)]
 
-    [] for further operators.
-    """
-    if node.op_type in COMPARING:
-        x, y = (r or ANY for r in reads)
-        low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
-        return [_compared(node.op_type, low, high, x.nan or y.nan)]
-    if node.op_type in _CONNECTIVES.keys() - _COPIES:
-        return [_connected(node.op_type, [r or _EITHER for r in reads])]
-    if node.op_type == "Where" and reads[0] and _is_single(reads[0]):
-        return [reads[1 if reads[0].low else 2]]
-    if node.op_type == "Cast" and int_of(node, "to") == _BOOL:
-        x = reads[0] or ANY
-        return [_connected("Not", [_compared("Equal", x.low, x.high, x.nan)])]
-    return []
+
+def _chosen(node: NodeProto, reads: Reads) -> list[Range | None]:
+    """Return the fact of a Where of known condition."""
+    condition = reads[0]
+    return [reads[1 if condition.low else 2]] if condition and _is_single(condition) else []
+
+
+def _as_truth(node: NodeProto, reads: Reads) -> list[Range | None]:
+    """Return the truth of a Cast to booleans."""
+    x = reads[0] or ANY
+    truth = _connected("Not", [_compared("Equal", x.low, x.high, x.nan)])
+    return [truth] if int_of(node, "to") == _BOOL else []
+
+
+# Facts of the results, by operator; [] if undecided.
+_DECIDING: Final[dict[str, Callable[[NodeProto, Reads], list[Range | None]]]] = {
+    **dict.fromkeys(COMPARING, _comparison),
+    **dict.fromkeys(
+        _CONNECTIVES.keys() - _COPIES, lambda node, reads: [_connected(node.op_type, [r or _EITHER for r in reads])]
+    ),
+    "Where": _chosen,
+    "Cast": _as_truth,
+}
 
 
 def _compared(op: str, low: float, high: float, nan: bool) -> Range:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.proto.element_types import FLOATS, INTEGERS
-from onnxopt.proto.messages import tensor_to_array
+from onnxopt.proto.messages import attribute_value, tensor_to_array
 from onnxopt.verification.model.operators import WITH_BODIES
 
 # -- constants --------------------------------------------------------------------------------------------
@@ -75,9 +75,14 @@ def numbers(tensor: TensorProto) -> list[float]:
     return list(dict.fromkeys(map(float, few(tensor, _ELEMENTS, _NUMERIC))))
 
 
+def value_of(node: NodeProto, name: str, default: Any) -> Any:
+    """Return the value of an attribute: a number, bytes, a list or a tensor."""
+    return next((attribute_value(a) for a in node.attribute if a.name == name), default)
+
+
 def adds_up(node: NodeProto) -> bool:
     """Return whether a scattering node reduces the elements of a repeated index."""
-    return any(a.name == "reduction" and a.s != b"none" for a in node.attribute)
+    return bool(node.op_type.startswith("Scatter") and value_of(node, "reduction", b"none") != b"none")
 
 
 def int_of(node: NodeProto, name: str, default: int = 0) -> int:

@@ -14,7 +14,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import attribute_value, tensor_to_array
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import int_of
+from onnxopt.verification.model.nodes import int_of, value_of
 from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, STANDARD, Operator, having, operator
 from onnxopt.verification.model.shapes import Shape
 
@@ -94,7 +94,7 @@ def words(node: NodeProto, constants: Iterable[bytes]) -> list[str]:
 def _variants(node: NodeProto, texts: Sequence[str]) -> list[str]:
     """Return further strings for an operator that splits strings or changes the case."""
     if node.op_type == "StringSplit":
-        mark = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "delimiter"), "") or " "
+        mark = value_of(node, "delimiter", b"").decode(errors="replace") or " "
         return [mark.join("abcd"), mark * 2 + "a"]
     if node.op_type == "StringNormalizer":
         return [*(text.swapcase() for text in texts), "Text", "TEXT"]
@@ -252,7 +252,7 @@ class Ranges(Forward[Range]):
     def _moved(self, node: NodeProto, known: Sequence[Range]) -> Range:
         """Return the range over all operands that elements come from; Pad without a value adds zeros."""
         if node.op_type == "Pad":
-            value = next((a.f for a in node.attribute if a.name == "value"), 0.0)  # of older opsets
+            value = value_of(node, "value", 0.0)  # of older opsets
             known = known if len(known) > 1 else [*known, Range(value, value, value.is_integer(), False)]
         elif node.op_type == "Where":
             known = known[1:]

@@ -103,12 +103,15 @@ def paths(
             own, width = count, _EPSILON.get(kind, EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = float(depth > 0 or not rounds(node))  # moved numbers were rounded before
-            if kind.startswith(_EXACT_TYPES) and (not own or _is_exact(program, node, types)):
-                own = width = 0.0
-            # Sums of narrow numbers are accumulated in a wider type.
-            step = min(own, 1.0) if width > EPSILON["float32"] else own
-            found[output] = depth + step, max(coarsest, width) if own or coarsest else 0.0
+            is_exact = kind.startswith(_EXACT_TYPES) and (not own or _is_exact(program, node, types))
+            found[output] = (depth, coarsest) if is_exact else _rounded(depth, coarsest, own, width)
     return {v: Path(*found.get(v, ())) for v in names}
+
+
+def _rounded(depth: float, coarsest: float, own: float, width: float) -> tuple[float, float]:
+    """Return (depth, coarsest epsilon) after roundings. Sums of narrow numbers are accumulated in a wider type."""
+    step = min(own, 1.0) if width > EPSILON["float32"] else own
+    return depth + step, max(coarsest, width) if own or coarsest else 0.0
 
 
 def _is_exact(program: Program, node: NodeProto, types: Mapping[str, str]) -> bool:
