@@ -127,7 +127,7 @@ class JobRunner(SecondLook):
 
     def _judge(self, verdict: Verification, cases: Sequence[Answer], found: Proof, *, is_last: bool = False) -> bool:
         """Compute the verdict from these cases, and, unless `is_last`, from further cases for coverage gaps."""
-        verdict.cases = [replace(c.case, outputs=[replace(o) for o in c.case.outputs]) for c in cases]
+        verdict.cases = [c.case.copied() for c in cases]
         answers = [c for c in cases if c.ran]
         failed = _failed([c for c in verdict.cases if not c.outputs])
         conclude(verdict)
@@ -141,8 +141,7 @@ class JobRunner(SecondLook):
             self._refuse(verdict)
         else:
             self._word(verdict, self._little(verdict, found, answers))
-            return verdict.status != DIFFERENT
-        return False
+        return verdict.status not in (DIFFERENT, UNVERIFIED)
 
     def _fail(self, verdict: Verification, failed: CaseRecord) -> None:
         """Set the verdict of a case that did not run."""

@@ -48,6 +48,10 @@ class CaseRecord:
     status: str = EQUAL
     note: str = ""  # reason for the status
 
+    def copied(self) -> CaseRecord:
+        """Return a copy with outputs of its own."""
+        return replace(self, outputs=[*map(replace, self.outputs)])
+
 
 class Evidence(NamedTuple):
     """Summary of an output for judging the cases, a few bytes in size, as outputs are not kept."""

@@ -58,6 +58,12 @@ def _settle(verdict: Verification, seen: Seen, *, is_asked: bool) -> None:
         verdict.status = status
 
 
+def _new_groups(pieces: Pieces | None, answers: Sequence[Answer], wrong: Collection[str], *, all_: bool) -> Groups:
+    """Return the groups of cases not compared in pieces yet (see `together`)."""
+    new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
+    return together(new, wrong, _CASES_TOGETHER, all_=all_)
+
+
 class SecondLook(CaseRunner):
     """Comparison of a result in pieces, after the comparison of outputs."""
 
@@ -142,9 +148,7 @@ class SecondLook(CaseRunner):
         """
         is_deep = self._hides()
         all_ = verdict.pieces is not None or is_deep or self._may_decide(answers)
-        known = verdict.pieces.cases if verdict.pieces is not None else ()
-        new = [a for a in answers if a.case.name not in known]
-        groups = together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
+        groups = _new_groups(verdict.pieces, answers, wrong, all_=all_ or not wrong)
         if not (is_asked or (all_ and answers)) or not (groups or verdict.pieces):
             return None
         self.is_alike = not is_due and verdict.pieces is None and self._alike()

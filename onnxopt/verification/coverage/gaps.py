@@ -229,7 +229,8 @@ def _settings(program: Program, nodes: Iterable[int]) -> set[bytes]:
 
 def _made_by(walk: Walk, kinds: Collection[str]) -> list[str]:
     """Return the agreeing values of B that both models compute by operators of some kinds, from cutpoints."""
-    cuts = {walk.pairs.of[v]: v for v in paired_cuts(walk)}
+    agreed = walk.agreed
+    cuts = {walk.pairs.of[v]: v for v in paired_cuts(walk) if v in agreed}
     mine, theirs = _results(walk.a, kinds, cuts), _results(walk.b, kinds, {*cuts.values()})
     return [v for name, v in cuts.items() if name in mine and v in theirs]
 

@@ -16,6 +16,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.verification.coverage.conditions import BRANCHES, asked, opened
+from onnxopt.verification.model.nodes import value_of
 from onnxopt.verification.model.views import forget_defaults
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.programs.program import Program, bodies
@@ -273,5 +274,5 @@ def _has_odd_transpose(graph: GraphProto) -> bool:
     infos = (i for i in (*graph.input, *graph.value_info, *graph.output) if i.type.tensor_type.HasField("shape"))
     ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos}
     turned = (n for n in graph.node if n.op_type == "Transpose" and not n.domain and n.input)
-    perms = ((n.input[0], len(a.ints)) for n in turned for a in n.attribute if a.name == "perm")
+    perms = ((n.input[0], len(value_of(n, "perm", ()))) for n in turned)
     return any(count and ranks.get(name, count) != count for name, count in perms)

@@ -251,7 +251,7 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
     if recipe.size and plan.symbols:
         yield from _of_size(plan, base, recipe.size)
     elif recipe.beyond:
-        yield from _beyond(plan, recipe, base, plan.limits[recipe.beyond - 1])
+        yield from (_of_batch if recipe.batch else _beyond)(plan, base, plan.limits[recipe.beyond - 1])
     elif not (recipe.longer or recipe.single):
         yield from _others(plan, base) if recipe.other and base is not None else ()
         yield from _usual(plan, recipe, base)
@@ -276,10 +276,11 @@ def _of_size(plan: Plan, base: dict[str, int] | None, size: int) -> Iterator[dic
         yield from (choice | counts for choice in plan.size_choices())
 
 
-def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int) -> Iterator[dict[str, int]]:
-    if recipe.batch:
-        yield from (c | dict.fromkeys(plan.batch, limit) for c in ([base] if base else plan.size_choices()))
-        return
+def _of_batch(plan: Plan, base: dict[str, int] | None, size: int) -> Iterator[dict[str, int]]:
+    return (known | dict.fromkeys(plan.batch, size) for known in ([base] if base else plan.size_choices()))
+
+
+def _beyond(plan: Plan, base: dict[str, int] | None, limit: int) -> Iterator[dict[str, int]]:
     involved = plan.other_sizes.get(limit, frozenset())
     if base is not None and involved and involved.issubset(base):  # the further dims may not fit the size
         yield base | dict.fromkeys(involved, limit)

@@ -346,13 +346,17 @@ class Changing(Forward[int]):
             self.open.add(first_of(node))
         captured = _all_of(map(self.of, reads_of(node)))
         found = super()._bodies(node, bodies, reads)
-        ends = [o.name for body in bodies for o in body.output[:1]]
-        if node.op_type == "Loop" and _all_of(map(self.facts.get, ends)) & ELEMENTS:
+        if node.op_type == "Loop" and self._ends_vary(bodies):
             self.turning.add(first_of(node))
         if node.op_type == "If" and not is_open:  # the result is always of the same branch
             return found
         every = captured | (_all_of(found) & (FLOAT | GIVEN)) | (SIZES | RANK if captured & _CHANGES else 0)
         return [every or None] * len(node.output)
+
+    def _ends_vary(self, bodies: Sequence[GraphProto]) -> bool:
+        """Return whether the end condition of a Loop is changeable."""
+        ends = [o.name for body in bodies for o in body.output[:1]]
+        return bool(_all_of(map(self.facts.get, ends)) & ELEMENTS)
 
 
 def _opened(node: NodeProto, reads: Sequence[int | None]) -> int:

@@ -82,15 +82,19 @@ class Skeleton:
         """
         if not self._names_files:
             return 0
-        main = self.proto.graph.initializer[:]  # kept alive, so that no later message reuses an id
-        kept = {id(t) for t in main if t.name in self.stored}
-        found = [t for t in all_tensors(self.proto) if is_external(t) and id(t) not in kept]
+        found = self._not_stored()
         left = sum(tensor_bytes(t.data_type, t.dims) for t in found if not belongs_inside(t))
         has_room = left + self.proto.ByteSize() <= _ROOM
         for tensor in found:
             if has_room or belongs_inside(tensor):
                 data.bring_in(tensor)
         return 0 if has_room else left
+
+    def _not_stored(self) -> list[TensorProto]:
+        """Return the external tensors not in `stored`."""
+        main = self.proto.graph.initializer[:]  # kept alive, so that no later message reuses an id
+        kept = {id(t) for t in main if t.name in self.stored}
+        return [t for t in all_tensors(self.proto) if is_external(t) and id(t) not in kept]
 
     def copied(self) -> Skeleton:
         """Return a copy with a model of its own."""

@@ -13,7 +13,7 @@ from onnx import NodeProto
 
 from onnxopt.verification.compare import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
 from onnxopt.verification.model.nodes import bodies_of
-from onnxopt.verification.pieces.noise import Channels, Jumps, Unexplained, View, is_discrete, views
+from onnxopt.verification.pieces.noise import Channels, Jumps, Layout, Unexplained, View, is_discrete, views
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.programs.program import Program
@@ -38,10 +38,13 @@ def are_as_empty(a: Any, b: Any, makers: Iterable[tuple[Program, str]]) -> bool:
     """
     if any(not isinstance(v, np.ndarray) or v.size for v in (a, b)) or a.dtype != b.dtype:
         return False
-    x, y = a.shape, b.shape
-    known = len(x) == len(y) and all(m == n or 0 in (m, n) for m, n in zip(x, y))
     stacks = (_loops(program.nodes[program.maker[value]]) for program, value in makers if value in program.maker)
-    return x[:1] == y[:1] == _ANY_COUNT and (known or _ANY_COUNT in (x, y)) and any(stacks)
+    return a.shape[:1] == b.shape[:1] == _ANY_COUNT and _fit(a.shape, b.shape) and any(stacks)
+
+
+def _fit(x: Sequence[int], y: Sequence[int]) -> bool:
+    """Return whether shapes of empty values are equal where both are known."""
+    return _ANY_COUNT in (x, y) or (len(x) == len(y) and all(m == n or 0 in (m, n) for m, n in zip(x, y)))
 
 
 def _loops(node: NodeProto) -> bool:
@@ -210,12 +213,16 @@ class Replay:
         except (Failed, KeyError):
             return []
         jumps = jumps or all(map(are_integers, (*self.mine(value), *theirs)))
-        view = self.hold(value, theirs, 0.0 if jumps else share)[2]
-        see = [functools.partial(view, case=i) if view is not None else None for i in range(len(theirs))]
+        see = self._layouts(value, theirs, 0.0 if jumps else share)
         if jumps:
             return [Jumps(x, y, share if steps else 0.0, v) for x, y, v in zip(self.against(value), theirs, see)]
         every = zip(*self._as_narrow(value, theirs), see)
         return [Channels(x, y, share, v, fine=self.fine) for x, y, v in every] if uneven else []
+
+    def _layouts(self, value: str, theirs: list[Any], share: float) -> list[Layout | None]:
+        """Return the maps of A's layout of a value to B's, by case; None for the same."""
+        view = self.hold(value, theirs, share)[2]
+        return [functools.partial(view, case=i) if view is not None else None for i in range(len(theirs))]
 
     def are_steps(self, value: str) -> bool:
         """Return whether A computes a value from quantized numbers by moves and scales."""

@@ -273,10 +273,8 @@ class Around:
         for output in filter(None, node.output):
             shape, dtype = _declared(declared[output], sizes)
             if dtype is None or shape is None:
-                read = [v for r in reads_of(node) if isinstance(v := self._streamed.value(r, feeds), np.ndarray)]
-                if not read:
+                if (like := self._first_operand(node, feeds)) is None:
                     return False
-                like = min(read, key=lambda v: not is_float(v))  # the first operand, of floats if possible
                 self._guesses.add(output)
                 shape, dtype = like.shape if shape is None else shape, dtype or like.dtype
             is_number = element_kind(np.dtype(dtype)) in "fiub"
@@ -284,6 +282,11 @@ class Around:
             made[output] = _random(Draws(output), shape, dtype) if is_number else np.resize(like, shape)
         feeds.update(made)
         return True
+
+    def _first_operand(self, node: NodeProto, feeds: dict[str, Any]) -> Any:
+        """Return the first tensor that a node reads, of floats if possible; None if unknown yet."""
+        read = [v for r in reads_of(node) if isinstance(v := self._streamed.value(r, feeds), np.ndarray)]
+        return min(read, key=lambda v: not is_float(v), default=None)
 
 
 def _random(rng: Draws, shape: Any, dtype: Any) -> Any:

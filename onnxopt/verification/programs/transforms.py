@@ -21,6 +21,7 @@ from onnxopt.verification.model.nodes import (
     held_as,
     inferred_infos,
     inside,
+    int_of,
     operator_of,
     ordered,
 )
@@ -103,7 +104,7 @@ def has_narrow(model: ModelProto) -> bool:
     graph = model.graph
     nodes = inside((*graph.node, *(n for f in model.functions for n in f.node)))
     given, stored = (i.type.tensor_type.elem_type for i in graph.input), (t.data_type for t in graph.initializer)
-    casts = (a.i for n in nodes if n.op_type == "Cast" for a in n.attribute if a.name == "to")
+    casts = (int_of(n, "to") for n in nodes if n.op_type == "Cast")
     return not {*CODES.values()}.isdisjoint((*given, *stored, *casts))
 
 
