@@ -219,7 +219,7 @@ def _window(call: Call) -> Step:
 
 def _pads(call: Call, wide: Sequence[int]) -> Sequence[int]:
     """Return the pads of a window, () if none are given. `wide`: length of the dilated window less one, by axis."""
-    if value_of(call.node, "auto_pad", b"").startswith(b"SAME"):
+    if value_of(call.node, "auto_pad", "").startswith("SAME"):
         return [-(-w // 2) for w in wide] * 2
     return call.ints("pads")
 
@@ -251,7 +251,7 @@ def _padded(call: Call) -> Step:
     total = max(map(sum, zip(pads, pads[len(pads) // 2 :])), default=0)
     if total <= 0:
         return Step()
-    copies = value_of(call.node, "mode", b"constant") != b"constant"
+    copies = value_of(call.node, "mode", "constant") != "constant"
     return Step(more=-total, reach=max(pads) + 1, least=max(pads) + 1 if copies else 1)
 
 

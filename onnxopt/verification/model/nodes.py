@@ -76,13 +76,13 @@ def numbers(tensor: TensorProto) -> list[float]:
 
 
 def value_of(node: NodeProto, name: str, default: Any) -> Any:
-    """Return the value of an attribute: a number, bytes, a list or a tensor."""
+    """Return the value of an attribute: a number, text, a list or an array."""
     return next((attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
 def adds_up(node: NodeProto) -> bool:
     """Return whether a scattering node reduces the elements of a repeated index."""
-    return bool(node.op_type.startswith("Scatter") and value_of(node, "reduction", b"none") != b"none")
+    return bool(node.op_type.startswith("Scatter") and value_of(node, "reduction", "none") != "none")
 
 
 def int_of(node: NodeProto, name: str, default: int = 0) -> int:

@@ -94,7 +94,7 @@ def words(node: NodeProto, constants: Iterable[bytes]) -> list[str]:
 def _variants(node: NodeProto, texts: Sequence[str]) -> list[str]:
     """Return further strings for an operator that splits strings or changes the case."""
     if node.op_type == "StringSplit":
-        mark = value_of(node, "delimiter", b"").decode(errors="replace") or " "
+        mark = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "delimiter"), "") or " "
         return [mark.join("abcd"), mark * 2 + "a"]
     if node.op_type == "StringNormalizer":
         return [*(text.swapcase() for text in texts), "Text", "TEXT"]
