@@ -7,6 +7,7 @@ everywhere. Facts of a body hold for its own values only, since the body may not
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 
 from onnx import TypeProto
 
@@ -45,7 +46,7 @@ def infer_new(node: Node) -> None:
         return
     ruled, data = _is_ruled(node, graph), ShapeData(assumed=True)
     ruled_dims = data.visit(node) if ruled else {}
-    names = {v: as_dims(dims) for v, dims in ruled_dims.items()}
+    names = dict(zip(ruled_dims, map(as_dims, ruled_dims.values())))
     inferred = {} if _are_settled(node, names) else believed_types(node)
     for v in node.results:
         _set_type(v, inferred.get(v))
@@ -57,7 +58,7 @@ def infer_new(node: Node) -> None:
 def _is_ruled(node: Node, graph: Graph) -> bool:
     """Whether rules give types that a test compares with those of onnx."""
     op = node.op
-    if node.bodies or node.has_references or (graph.model.functions and graph.model.has_function(op)):
+    if node.bodies or (graph.model.functions and (node.has_references or graph.model.has_function(op))):
         return False
     return tabled(op, graph.opset()) is not None and (op in SHAPE_RULES or op in CONTENTS)
 
@@ -66,8 +67,11 @@ def _are_settled(node: Node, ruled: Mapping[Value, Shape]) -> bool:
     """Whether types and all dims of the results are known, from rules or facts: numbers, symbols, dims of operands."""
     for v in node.results:
         dims = ruled.get(v, v.shape)
-        if not v.dtype or dims is None or not all(_is_settled(d, node) for d in dims):
+        if not v.dtype or dims is None:
             return False
+        for d in dims:
+            if not (d >= 0 if isinstance(d, int) else _is_settled(d, node)):
+                return False
     return True
 
 
@@ -141,8 +145,12 @@ class _Inference:
             if not v.constant and not v.is_input:  # changed by training
                 v.dtype, v.shape = v.constant_type()
         self.todo = None if changed is None else _with_owners(changed)
-        self.data.kept = changed is None and not graph.owners
+        if not graph.owners:
+            self.data = self.model.sizes or ShapeData(kept=True)
+            self.data.forget_removed(graph)
+        kept, self.data.assumed = self.data, True
         self._scope(graph)
+        kept.assumed = False
         while self.equal:
             self.todo, self.refined = _with_owners(self._rename()), set()
             self.data = ShapeData(assumed=True)
@@ -150,9 +158,8 @@ class _Inference:
         if self.data.kept:
             self.model.sizes = self.data
         scopes = [scope for scope in self.model.scopes() if not scope.root.is_function]
-        self.model.is_vague = any(self.vague.has(v.shape) for v in graph.inputs) or any(
-            self.vague.is_in(n) for scope in scopes for n in scope
-        )
+        is_open = any(self.vague.has(v.shape) for v in graph.inputs)
+        self.model.is_vague = is_open or any(map(self.vague.is_in, chain.from_iterable(scopes)))
 
     def _rename(self) -> list[Node]:
         """Replace symbols by equal ones in all values. Returns the readers."""
@@ -181,29 +188,37 @@ class _Inference:
         for body in node.bodies.values():
             self._type_inputs(node, body)
             self._scope(body)
-        before = [v.dtype for v in node.results]
+        untyped = [v for v in node.outputs if v is not None and not v.dtype]
         self._type_results(node)
-        self.refined.update(v for v, kind in zip(node.results, before) if v.dtype != kind)
+        for v in untyped:
+            if v.dtype:
+                self.refined.add(v)
         if node.op == "Loop" and not self.repeats_body and node.bodies:
             self._type_states(node)
 
     def _type_results(self, node: Node) -> None:
         """Store the types of results: by shape rules alone if the rules say everything, else by inference too."""
-        graph, ruled = node.scope, _is_ruled(node, node.scope)
-        ruled_dims = self.data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
-        names = {v: as_dims(dims) for v, dims in ruled_dims.items()}
-        is_settled = ruled and _are_settled(node, names)
-        inferred = {} if is_settled else self._inferred(node)
+        graph, data = node.scope, self.data
+        ruled = _is_ruled(node, graph)
+        if self.todo is not None and data.kept:
+            data.forget_outdated(node.inputs)
+        ruled_dims = data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
+        names = dict(zip(ruled_dims, map(as_dims, ruled_dims.values())))
+        if not (ruled and _are_settled(node, names)):
+            inferred = self._inferred(node)
+            for v in node.results:
+                _set_type(v, inferred.get(v))
+                if not v.constant:
+                    self._store(v, _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v)))
+            return
         for v in node.results:
-            _set_type(v, inferred.get(v))
-            if v.constant:
+            if v.constant or (v.shape is not None and v.shape == names.get(v)):
                 continue
-            if is_settled and v in names and v.shape in (None, names[v]):
+            if v.shape is None:
                 self._learn(v, names[v])
             else:
-                self._store(v, _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v)))
-        if is_settled:
-            self.data.note(node, ruled_dims)
+                self._store(v, names.get(v))
+        data.note(node, ruled_dims)
 
     def _store(self, value: Value, dims: Shape | None) -> None:
         """Merge dims with the known shape."""
@@ -340,8 +355,8 @@ class _Vagueness:
         self.known: dict[Shape | None, bool] = {None: True}
 
     def is_in(self, node: Node) -> bool:
-        for v in node.results:
-            if not v.constant and (not v.dtype or self.has(v.shape)):
+        for v in node.outputs:
+            if v is not None and not v.constant and (not v.dtype or self.has(v.shape)):
                 return True
         return False
 

@@ -49,7 +49,7 @@ _ATTEMPTS: Final = 3
 def _transpose(s: ShapeData, n: Node) -> PartialDims | None:
     x = s.dims_in(n, 0)
     perm = known_order(n, len(x))
-    return None if perm is None else tuple(x[i] for i in perm)
+    return None if perm is None else tuple([x[i] for i in perm])
 
 
 @shape_rule("Unsqueeze")
@@ -62,7 +62,7 @@ def _unsqueeze(s: ShapeData, n: Node) -> PartialDims | None:
     if len(at) < len(axes):
         return None
     rest = iter(x)
-    return tuple(1 if i in at else next(rest) for i in range(rank))
+    return tuple([1 if i in at else next(rest) for i in range(rank)])
 
 
 @shape_rule("Squeeze")
@@ -213,10 +213,11 @@ def _reshape(s: ShapeData, n: Node) -> PartialDims | None:
     target, x = s.data_in(n, 1).reshape(-1).tolist(), s.shape(n.input(0))
     keeps_zero = n.attr("allowzero", 0)
     sizes: list[Size | None] = [_target(s, t, i, x, keeps_zero) for i, t in enumerate(target)]
-    if -1 in sizes and x is not None:
-        others = [t for t in sizes if t != -1]
-        sizes[sizes.index(-1)] = None if None in others else divide(product(x), product(others))
-    return tuple(None if t == -1 else t for t in sizes)
+    inferred = [i for i, t in enumerate(sizes) if isinstance(t, int) and t == -1]
+    if inferred and x is not None:
+        others = [t for i, t in enumerate(sizes) if i not in inferred]
+        sizes[inferred.pop(0)] = None if None in others else divide(product(x), product(others))
+    return tuple([None if i in inferred else t for i, t in enumerate(sizes)])
 
 
 def _target(s: ShapeData, t: Size | None, i: int, x: Dims | None, keeps_zero: bool) -> Size | None:

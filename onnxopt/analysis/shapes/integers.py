@@ -87,7 +87,7 @@ def _cast(s: ShapeData, n: Node) -> Array | None:
     if types.dtype(n.output) not in INTEGERS:
         return None
     if x is None:
-        return _truncated(v.array) if s.assumed and v is not None and v.constant else rounded(s, n)
+        return _truncated(v.array) if v is not None and v.constant and s.is_assumed() else rounded(s, n)
     return where_known(lambda e: int(e) if isinstance(e, bool) else e, x)
 
 
@@ -211,7 +211,7 @@ def _moved(s: ShapeData, n: Node) -> list[Array] | None:
 @_rule("Expand", "Transpose")
 def _rearranged(s: ShapeData, n: Node) -> Array | list[Array] | None:
     """Return the elements of a small result, for types only: rewrites leave constants to constant folding."""
-    return _moved(s, n) if s.assumed else None
+    return _moved(s, n) if s.is_assumed() else None
 
 
 @_rule("Concat")

@@ -233,8 +233,8 @@ def _reduce(s: ShapeData, n: Node) -> PartialDims | None:
     if at is None:
         return None
     if n.keeps_dims:
-        return tuple(1 if i in at else d for i, d in enumerate(x))
-    return tuple(d for i, d in enumerate(x) if i not in at)
+        return tuple([1 if i in at else d for i, d in enumerate(x)])
+    return tuple([d for i, d in enumerate(x) if i not in at])
 
 
 @shape_rule("ArgMax", "ArgMin")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
 
+_NUMBERS: Final = frozenset({int, bool})
 _VALUES: Final = 64  # values examined
 Dims = tuple[Size, ...]
 PartialDims = tuple[Size | None, ...]  # None: an unknown dim
@@ -80,9 +81,10 @@ def broadcast(shapes: Sequence[PartialDims]) -> PartialDims:
     fit.
     """
     first, rank = shapes[0], max(map(len, shapes))
-    if first and all(s is first or not s or s == first for s in shapes):
-        return first
-    return tuple([_common([s[i] for s in shapes if len(s) >= -i]) for i in range(-rank, 0)])
+    for s in shapes:
+        if not first or not (s is first or not s or s == first):
+            return tuple([_common([s[i] for s in shapes if len(s) >= -i]) for i in range(-rank, 0)])
+    return first
 
 
 def _common(sizes: Sequence[Size | None]) -> Size | None:
@@ -156,6 +158,8 @@ def known_order(transpose: Node, rank: int | None) -> tuple[int, ...] | None:
 
 def listed_by(shape: Node) -> slice:
     """Return the range of dims listed by a Shape (`start` and `end` since opset 15)."""
+    if not shape.attributes:
+        return slice(0, None)
     end = shape.attr("end")
     return slice(int(shape.attr("start") or 0), None if end is None else int(end))
 
@@ -190,8 +194,8 @@ def ints(content: Array | None) -> list[int] | None:
     """Return a known vector of plain numbers, or None."""
     if content is None:
         return None
-    values = content.reshape(-1).tolist()
-    return values if all(isinstance(v, int) for v in values) else None
+    values: list[int] = content.reshape(-1).tolist()
+    return values if _NUMBERS.issuperset(map(type, values)) else None
 
 
 def reduced(s: ShapeData, n: Node, rank: int) -> set[int] | None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from operator import attrgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from operator import attrgetter, is_
+from typing import Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 from onnx import TensorProto
@@ -40,6 +40,7 @@ _SHAPE: Final[Callable[[Value | None], Shape | None]] = attrgetter("shape")
 _MAX_SAFE_FACTORS: Final = 2  # products of at most this number of symbols always fit;
 _MAX_SYMBOLS: Final = 64  # above this number symbols are not recorded, at quadratic cost
 # A size is too complex, or the operands are a run-time error: missing attributes, axes out of range.
+_UNSIZED: Final = frozenset({str, type(None)})
 _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
 
@@ -48,12 +49,12 @@ class ShapeData:
 
     An element is an int, Expr, bool, or None if unknown.
 
-    For a graph without bodies the data may be `kept` between sweeps: only changed nodes, and readers of changed facts,
-    are visited again, and what inference visited is not. `assumed`: facts are not stored.
+    For a graph without bodies the data may be `kept` between sweeps and runs of inference: only changed nodes, and
+    readers of changed facts or data, are visited again. `assumed`: facts are not stored.
     """
 
     def __init__(self, *, assumed: bool = False, kept: bool = False) -> None:
-        self._assumed, self.kept = assumed, kept
+        self.assumed, self.kept = assumed, kept
         self.trial = False  # based on an assumption
         self.dims: MutableMapping[Value, Dims] = {}
         self.contents: MutableMapping[Value, Array] = {}
@@ -63,7 +64,6 @@ class ShapeData:
         self._tensor_dims: set[Size] = set()  # dims of tensors
         self._noted_shapes: set[Dims] = set()  # shapes in `_tensor_dims` and `_tensors`
         self._visits: dict[Node, tuple[int, Facts]] = {}  # by node: clock and facts at the visit
-        self._changed: set[Value] = set()  # values changed since the last sweep
         self._reads_more = False  # whether a rule read more than its operands: symbols, other tensors
 
     def shape(self, v: Value | None) -> Dims | None:
@@ -76,7 +76,7 @@ class ShapeData:
             if known is None:
                 return None
             found = self._keep(v, self._sizes(known))
-            if None in known and not self._assumed:
+            if None in known and not self.assumed:
                 v.shape = tuple(d if isinstance(d, int) else d.name for d in found)
         return found
 
@@ -89,7 +89,8 @@ class ShapeData:
 
     def dims_in(self, node: Node, index: int) -> Dims:
         """Return the dims of an operand. Raises Unknown for unknown rank."""
-        return self.dims_of(node.input(index))
+        inputs = node.inputs
+        return self.dims_of(inputs[index] if index < len(inputs) else None)
 
     def data_of(self, v: Value | None) -> Array:
         """Return the elements of `v`, None for unknown ones. Raises Unknown if all are unknown."""
@@ -102,11 +103,10 @@ class ShapeData:
         """Return the elements of an operand. Raises Unknown if all are unknown."""
         return self.data_of(node.input(index))
 
-    @property
-    def assumed(self) -> bool:
-        """Whether facts are not stored."""
+    def is_assumed(self) -> bool:
+        """Whether facts are not stored, for a rule whose result depends on that."""
         self._reads_more = True
-        return self._assumed
+        return self.assumed
 
     @property
     def minima(self) -> Mapping[str, int]:
@@ -178,28 +178,33 @@ class ShapeData:
             for name, size in itertools.chain.from_iterable(map(least_read, graph.by_op.get("Conv", ()))):
                 self._minima[name] = max(size, self._minima.get(name, 0))
         if self.kept:
-            self._assumed = False  # data of inference serve later sweeps
-            self._forget_removed(graph)
-        in_function = graph.root.is_function
+            self.forget_removed(graph)
+        in_function, marked = graph.root.is_function, graph.model.marked
         for node in graph:
             if self.kept:
-                self._visit_again(node)
+                seen = self._visits.get(node)
+                if seen is None or seen[0] < marked.get(node, 0) or seen[1] != _facts(node):
+                    self._revisit(node)
+                    self._visits[node] = -1 if self._reads_more else graph.model.clock, _facts(node)
             elif not (in_function and node.has_references):
                 self._visit(node)
             yield node
 
     def visit(self, node: Node) -> dict[Value, Dims]:
         """Return the dims of the results of a node, which may be outside the graph, as far as rules give them."""
-        dims, results = self.dims, node.results
-        for v in results:
-            dims.pop(v, None)
-        self._reads_more = False
-        self._visit(node)
-        return {v: dims[v] for v in results if v in dims}
+        self._revisit(node)
+        return {v: self.dims[v] for v in node.results if v in self.dims}
+
+    def forget_outdated(self, values: Iterable[Value | None]) -> None:
+        """Drop the dims that differ from the facts."""
+        dims = self.dims
+        for v in values:
+            if v is not None and v in dims and as_dims(dims[v]) != v.known_shape:
+                del dims[v]
 
     def note(self, node: Node, found: Mapping[Value, Dims]) -> None:
         """Keep a visit, unless other dims than those `found` were stored for the results."""
-        if self.kept and all(self.dims.get(v) is dims for v, dims in found.items()):
+        if self.kept and all(map(is_, map(self.dims.get, found), found.values())):
             self._visits[node] = -1 if self._reads_more else node.scope.model.clock, _facts(node)
 
     def named(self, value: Value, shape: Shape) -> tuple[int | str, ...]:
@@ -209,30 +214,25 @@ class ShapeData:
             return names
         return as_dims(self._keep(value, self._sizes(shape)))
 
-    def _forget_removed(self, graph: Graph) -> None:
-        """Drop data of removed nodes."""
-        self._changed.clear()
+    def forget_removed(self, graph: Graph) -> None:
+        """Drop data of removed nodes and of constants."""
         self._visits = {n: seen for n, seen in self._visits.items() if n.graph is graph}
         for known in (self.dims, self.contents):
             for v in [v for v in known if v.constant or (maker := v.producer) is None or maker.graph is not graph]:
                 del known[v]
 
-    def _visit_again(self, node: Node) -> None:
-        """Visit a node if the node, or a fact of its inputs or results, changed since the last visit."""
-        model, seen = node.scope.model, self._visits.get(node)
-        if seen is not None:
-            when, facts = seen
-            clean = when >= model.marked.get(node, 0) and self._changed.isdisjoint(node.inputs)
-            if clean and facts == _facts(node):
-                return
-        values = node.results
-        before = [(self.dims.pop(v, None), self.contents.pop(v, None)) for v in values]
+    def _revisit(self, node: Node) -> None:
+        """Visit a node anew; where its data change, visits of the readers no longer count."""
+        dims, contents, before = self.dims, self.contents, []
+        for v in node.outputs:  # of others no reader has read anything
+            if v is not None and (v in dims or v in contents):
+                before.append((v, dims.pop(v, None), contents.pop(v, None)))
         self._reads_more = False
         self._visit(node)
-        for v, (dims, content) in zip(values, before):
-            if dims != self.dims.get(v) or not _is_same(content, self.contents.get(v)):
-                self._changed.add(v)
-        self._visits[node] = -1 if self._reads_more else model.clock, _facts(node)
+        for v, sizes, content in before:
+            if sizes != dims.get(v) or not _is_same(content, contents.get(v)):
+                for reader in v.users:
+                    self._visits.pop(reader, None)
 
     def _visit(self, node: Node) -> None:
         """Set the element types of the results of a node, and apply the rules for shapes and contents."""
@@ -247,9 +247,15 @@ class ShapeData:
             for v, dims in zip(outputs, found if isinstance(found, list) else (found,)):
                 if v is not None and dims is not None:
                     self.learn(v, dims)
-        data = CONTENTS.get(op)
-        if data is not None and outputs:
-            self._visit_data(node, op, data)
+        data, first = CONTENTS.get(op), outputs[0] if outputs else None
+        if data is None or first is None:
+            return
+        if op == "Shape" or (first.dtype or types.dtype(first)) in CARRIED:
+            made = self.apply(data, node)
+            for v, content in zip(outputs, made if isinstance(made, list) else (made,)):
+                if v is not None and content is not None and content.size <= SMALL:
+                    self.contents[v] = content
+                    self.learn(v, content.shape)
 
     def apply(self, rule: Callable[[ShapeData, Node], T | None], node: Node) -> T | None:
         """Return the result of a rule; None where a size is unknown, too complex, or a run-time error."""
@@ -258,34 +264,22 @@ class ShapeData:
         except _UNCOMPUTABLE:
             return None
 
-    def _visit_data(self, node: Node, op: str, rule: Callable[[ShapeData, Node], Any]) -> None:
-        first = node.outputs[0]
-        if first is None or (op != "Shape" and types.dtype(first) not in CARRIED):
-            return
-        found = self.apply(rule, node)
-        for v, content in zip(node.outputs, found if isinstance(found, list) else (found,)):
-            if v is not None and content is not None and content.size <= SMALL:
-                self.contents[v] = content
-                self.learn(v, content.shape)
-
     def learn(self, value: Value, dims: PartialDims) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
-        known = value.known_shape if self._assumed else types.shape(value)
-        if known is not None and (same := self._known_already(dims, known)) is not None:
-            self._keep(value, same)
-        elif known is None or len(known) == len(dims):
-            named = self._keep(value, self._sizes(dims if known is None else map(better_dim, known, dims)))
-            if not (self._assumed or value.constant) and (facts := as_dims(named)) != value.shape:
-                learn(value, facts, asked=True)
+        known = value.shape
+        if known is None or value.constant:
+            known = value.known_shape if self.assumed else types.shape(value)
+        if known is not None and len(known) != len(dims):
+            return
+        is_known = known == dims
+        sizes = self._sizes(dims if known is None or is_known else [*map(better_dim, known, dims)])
+        self._keep(value, sizes)
+        if not (is_known or self.assumed or value.constant) and (facts := as_dims(sizes)) != value.shape:
+            learn(value, facts, asked=True)
 
-    def _known_already(self, dims: PartialDims, known: Shape) -> Dims | None:
-        """Return the sizes of `dims` if these are `known` already."""
-        sizes = [d for d in dims if d is not None]
-        if len(sizes) == len(dims):
-            return tuple(sizes) if known == as_dims(sizes) else None
-        return self._sizes(known) if known == dims else None
-
-    def _sizes(self, dims: Iterable[str | Size | None]) -> Dims:
+    def _sizes(self, dims: Sequence[str | Size | None]) -> Dims:
+        if _UNSIZED.isdisjoint(map(type, dims)):  # no dim needs a symbol, the usual case
+            return cast(Dims, tuple(dims))
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
 
     def _symbol(self, name: str | None) -> Expr:
@@ -318,8 +312,10 @@ def _is_same(a: Array | None, b: Array | None) -> bool:
     return a is b or (a is not None and b is not None and a.shape == b.shape and bool(a.tolist() == b.tolist()))
 
 
-def as_dims(dims: Iterable[Size]) -> tuple[int | str, ...]:
+def as_dims(dims: Dims) -> tuple[int | str, ...]:
     """Return sizes as dims of a value: numbers and names."""
+    if Expr not in map(type, dims):
+        return cast("tuple[int, ...]", dims)
     return tuple([d if isinstance(d, int) else d.name for d in dims])
 
 
@@ -330,7 +326,8 @@ def type_outputs(node: Node) -> None:
         return
     defined = graph.signature(node.op)
     if defined is not None:
-        type_results(node, defined, [_element_type(v) for v in node.inputs])
+        kinds = [0 if v is None else types.dtype(v) if v.constant else v.dtype for v in node.inputs]
+        type_results(node, defined, kinds)
         return
     _type_by_own(node)
 
@@ -349,10 +346,6 @@ def _type_by_own(node: Node) -> None:
                 v.dtype = types.dtype(x)
             elif i < len(own.outputs) and own.outputs[i] == "f":
                 v.dtype = TensorProto.FLOAT
-
-
-def _element_type(v: Value | None) -> int:
-    return 0 if v is None else types.dtype(v) if v.constant else v.dtype
 
 
 def _is_function(node: Node) -> bool:

@@ -5,7 +5,6 @@ Two sizes are provably equal exactly if their canonical forms are equal. Symbols
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import gcd, prod
@@ -46,7 +45,7 @@ class Expr:
         return f"Expr({self})"
 
     def __add__(self, other: Size) -> Size:
-        if other == 0:
+        if isinstance(other, int) and other == 0:
             return self
         return _normal([*self.terms, *_terms(other)])
 
@@ -56,17 +55,17 @@ class Expr:
         return self * -1
 
     def __sub__(self, other: Size) -> Size:
-        return self + -1 * other
+        return _normal([*self.terms, *[(m, -c) for m, c in _terms(other)]])
 
     def __rsub__(self, other: Size) -> Size:
         return -1 * self + other
 
     def __mul__(self, other: Size) -> Size:
-        if other == 1:  # most products start with 1
-            return self
-        if len(self.terms) * len(_terms(other)) > _TERMS**2:
+        if isinstance(other, int):  # most products start with 1
+            return self if other == 1 else _normal([(m, c * other) for m, c in self.terms])
+        if len(self.terms) * len(other.terms) > _TERMS**2:
             raise TooComplex
-        return _normal([(tuple(sorted((*m, *n))), a * b) for m, a in self.terms for n, b in _terms(other)])
+        return _normal([(tuple(sorted((*m, *n))), a * b) for m, a in self.terms for n, b in other.terms])
 
     __rmul__ = __mul__
 
@@ -98,9 +97,10 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Size:
     sums: dict[Monomial, int] = {}
     for monomial, coefficient in terms:
         sums[monomial] = sums.get(monomial, 0) + coefficient
-    left = sorted((m, c) for m, c in sums.items() if c)
-    if len(left) > _TERMS or any(len(m) > _DEGREE or abs(c) >= LARGEST for m, c in left):
-        raise TooComplex
+    left = sorted([(m, c) for m, c in sums.items() if c])
+    for m, c in left:
+        if len(left) > _TERMS or len(m) > _DEGREE or abs(c) >= LARGEST:
+            raise TooComplex
     if not left:
         return 0
     if len(left) == 1 and not left[0][0]:
@@ -123,13 +123,17 @@ def divide(a: Size, b: Size) -> Size | None:
     for _ in range(_TERMS):
         if left == 0:
             return result
-        monomial, coefficient = max(_terms(left), key=_rank)
-        rest = Counter(monomial)
-        rest.subtract(symbols)
-        if coefficient % number or any(n < 0 for n in rest.values()):
+        terms = _terms(left)
+        monomial, coefficient = max(terms, key=_rank)
+        rest = [*monomial]
+        for name in symbols:
+            if name not in rest:
+                return None
+            rest.remove(name)
+        if coefficient % number:
             return None
-        term = _normal([(tuple(sorted(rest.elements())), coefficient // number)])
-        result, left = result + term, left - term * b
+        term = _normal([(tuple(rest), coefficient // number)])
+        result, left = result + term, 0 if len(terms) == len(divisor) == 1 else left - term * b
     return None
 
 

@@ -96,8 +96,10 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
             simplify(node, data, ctx)
         elif node.op == "Where":
             choices.append(node)
-        before, made = len(there), present(node.outputs)
-        alone += [(v, before) for v in made if v in contents and not _share(node, v, data, seen, ctx)]
+        before, made = len(there), node.results
+        for value in made:
+            if value in contents and not _share(node, value, data, seen, ctx):
+                alone.append((value, before))
         _list_computed(made, dims, there)
     for node in choices:
         if node.graph is not None:  # removed if an operand of another
@@ -110,7 +112,7 @@ def _list_computed(values: Iterable[Value], dims: Mapping[Value, Dims], there: d
     """List the computed dims, and runs of these, of the values that meet others at their readers."""
     for value in values:
         found = dims.get(value, ())
-        if not any(map(_has_braces, found)) or found in there or not _is_met(value):
+        if Expr not in map(type, found) or not any(map(_has_braces, found)) or found in there or not _is_met(value):
             continue
         partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
         for i, j in combinations(range(len(found) + 1), 2) if partly else [(0, len(found))]:
