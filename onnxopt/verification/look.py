@@ -103,9 +103,7 @@ class Look:
         pieces.cases, pieces.untaken = names, untaken(walk)
         places = [place for fault in walk.faults for place in self._places(walk, fault, names, "main")]
         if not walk.unsettled or walk.faults:
-            is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
-            for part in unseen(walk, is_wrong=is_wrong):  # faults and gaps in parts that no case ran
-                self._add_gap(part, pieces, places)
+            self._add_gaps(walk, pieces, places)
         else:
             pieces.note = f"output `{walk.unsettled[0]}` is computed differently"
         if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
@@ -115,6 +113,12 @@ class Look:
         if pieces.complete:
             _add_blanks(walk, pieces)
         return pieces, places
+
+    def _add_gaps(self, walk: Walk, pieces: Pieces, places: list[Place]) -> None:
+        """Add the faults and gaps in parts that no case ran."""
+        is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
+        for part in unseen(walk, is_wrong=is_wrong):
+            self._add_gap(part, pieces, places)
 
     def _add_gap(self, part: Gap, pieces: Pieces, places: list[Place]) -> None:
         known = {(p.scope, p.value) for p in places}

@@ -200,7 +200,7 @@ class Original:
                 break
             began = self.search.begin()
             with contextlib.suppress(Exception):  # the original rejects these inputs
-                feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
+                feeds = _rescaled(case.feeds, free, factor)
                 found = self._run_original(feeds)
                 if not differ(values, found) and _has_numbers(values):
                     break  # outputs do not depend on the inputs
@@ -304,6 +304,10 @@ class Original:
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
         return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
+
+
+def _rescaled(feeds: dict[str, Any], names: Sequence[str], factor: float) -> dict[str, Any]:
+    return feeds | {name: (feeds[name] * factor).astype(feeds[name].dtype) for name in names}
 
 
 def _numbers(values: Iterable[Any]) -> int:

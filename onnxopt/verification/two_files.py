@@ -164,10 +164,7 @@ def _requests(
     Cases without counterpart in the model are added to `skipped`.
     """
     sets = find_data_sets(options.datasets, models[0], plan)
-    names = options.cases or ()
-    if options.cases is None and not (sets or given):
-        names = ("all",)
-    for recipe in choose(names):
+    for recipe in choose(_named(options, has_data=bool(sets or given))):
         why = missing(recipe, plan, given) or _not_taken(recipe, plan, models[1])
         if not why:
             yield recipe, functools.partial(Data, given)
@@ -177,6 +174,11 @@ def _requests(
         yield Recipe("given"), functools.partial(Data, given)
     for name, found in sets:
         yield Recipe(name), functools.partial(_read, found, given)
+
+
+def _named(options: VerifyOptions, *, has_data: bool) -> Sequence[str]:
+    """Return the names of cases: of all if neither cases nor data are given."""
+    return options.cases or (() if has_data or options.cases is not None else ("all",))
 
 
 def _read(found: Read, given: dict[str, object]) -> Data:

@@ -127,7 +127,7 @@ def _without_zeros(cone: Cone, name: str, value: Any) -> Any:
 def _comparands(known: Known, free: Collection[str], points: Sequence[float]) -> dict[tuple[str, int], None]:
     """Return the pairs of an integer in `free` and a possible comparand."""
     integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
-    some = [n for n in integers if n in free]
+    some = [*filter(free.__contains__, integers)]
     entries = ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
     return dict.fromkeys((*entries, *((x, int(p)) for x in some for p in points if p == int(p))))
 

@@ -141,13 +141,19 @@ def _conditions(runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mappi
     part = runner.open(program.cone(made, ()), types, made) if made else None
     feeds = [{**fed, **part.run(fed)} for fed in feeds] if part is not None else feeds
     for i, name in ifs.items():
-        default = program.constant(name) if name in program.constants else None
-        values = [known.get(name, default) for known in feeds]
-        if any(v is None for v in values):
-            return {}
         root, is_so = asked(program, name)
-        found.setdefault(root, _Condition(tuple(bool(np.all(v)) is is_so for v in values), {})).ifs[i] = is_so
+        truths = _truths(program, name, feeds)
+        if None in truths:
+            return {}
+        found.setdefault(root, _Condition(tuple(truth is is_so for truth in truths), {})).ifs[i] = is_so
     return found
+
+
+def _truths(program: Program, name: str, feeds: Feeds) -> list[bool | None]:
+    """Return the truth of a condition in each case; None if unknown."""
+    default = program.constant(name) if name in program.constants else None
+    values = (known.get(name, default) for known in feeds)
+    return [None if v is None else bool(np.all(v)) for v in values]
 
 
 def _is_proven(program: Program, condition: _Condition) -> bool:

@@ -159,9 +159,8 @@ class _Node:
         input may give the values that differ.
         """
         found: list[list[Gap]] = []
-        inner, is_deep = self._inner.get(name, []), depth(self._walk) >= _MAX_NESTED_PARTS
-        further = [] if self.counterpart is None or is_deep else [w for w in inner[1:] if _is_settled(w)]
-        for walk in (*inner[:1], *further) or (None,):
+        is_deep = depth(self._walk) >= _MAX_NESTED_PARTS
+        for walk in self._tried(name, is_deep=is_deep) or (None,):
             here = [*(self._of_other_turns(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
             if all(u.silent for u in here):
                 return here
@@ -169,6 +168,11 @@ class _Node:
             accuses = self._accuses(name, walk, is_deep=is_deep)
             found.append(here if accuses else [u if u.why else Gap(self._why(name)) for u in here])
         return min(found, key=lambda here: any(u.faults for u in here))
+
+    def _tried(self, name: str, *, is_deep: bool) -> list[Walk]:
+        """Return the walks of a body with the first counterpart, and with further ones that agree."""
+        inner = self._inner.get(name, [])
+        return [*inner[:1], *(() if self.counterpart is None or is_deep else filter(_is_settled, inner[1:]))]
 
     def _accuses(self, name: str, walk: Walk | None, *, is_deep: bool) -> bool:
         """Return whether a difference is a fault: not of impossible numbers, nor of uncertain counterparts."""

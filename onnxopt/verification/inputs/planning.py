@@ -108,11 +108,10 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     side: of the original, for its uses of inputs; it gets the sizes found.
     """
     uses = side.uses if side is not None else Uses(proto.graph, proto.functions)
-    graph, functions, given = uses.graph, proto.functions, overridable(proto)
+    graph, functions = uses.graph, proto.functions
     ops = operators_of(graph, functions)
     plan = Plan([_spec(i.name, i.type, uses.found) for i in required(graph)], [i.name for i in graph.input])
-    listed = (t for t in graph.initializer if t.name in given and t.data_location == t.DEFAULT)
-    plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed}
+    plan.overridable = _defaults(proto, array or tensor_to_array)
     plan.random = is_random_model(proto)
     _add_operators(plan, graph, functions, ops)
     if plan.symbols:
@@ -124,6 +123,12 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.nodes = len(graph.node)
     plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
     return plan
+
+
+def _defaults(proto: ModelProto, array: Callable[[TensorProto], Any]) -> dict[str, Any]:
+    """Return the default values of inputs, by name."""
+    given = overridable(proto)
+    return {t.name: array(t) for t in proto.graph.initializer if t.name in given and t.data_location == t.DEFAULT}
 
 
 def _is_guessed(plan: Plan, graph: GraphProto) -> bool:
