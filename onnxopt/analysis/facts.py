@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
+from typing import Final
 
 from onnx import TypeProto
 
@@ -35,6 +37,8 @@ from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.operators import CONTROL_FLOW
 from onnxopt.operators.signatures import tabled
 from onnxopt.proto.messages import tensor_type
+
+_RESULTS: Final = attrgetter("results")
 
 # -- types of a node's results ---------------------------------------------------------------------------------
 
@@ -165,7 +169,7 @@ class _Inference:
         """Replace symbols by equal ones in all values. Returns the readers."""
         readers = list[Node]()
         for scope in self.model.scopes():
-            for v in (*scope.inputs, *(v for node in scope for v in node.results)):
+            for v in chain(scope.inputs, *map(_RESULTS, scope)):
                 if v.shape is not None and not self.equal.keys().isdisjoint(v.shape):
                     learn(v, tuple(map(self._representative, v.shape)), renamed=True)
                     readers += v.users
@@ -174,14 +178,14 @@ class _Inference:
 
     def _scope(self, graph: Graph) -> None:
         for node in graph:
-            if node.op != "Constant" and (self.todo is None or node in self.todo or self._reads_refined(node)):
-                self._visit(node)
+            if node.op != "Constant":
+                if self.todo is None or node in self.todo or (self.refined and self._reads_refined(node)):
+                    self._visit(node)
 
     def _reads_refined(self, node: Node) -> bool:
         """Whether a value with a more precise type is read, and something is unknown of the results."""
-        if not self.refined or not (node.bodies or self.vague.is_in(node)):
-            return False
-        return not self.refined.isdisjoint(values_read(node) if node.bodies else node.inputs)
+        reads = values_read(node) if node.bodies else node.inputs
+        return bool(node.bodies or self.vague.is_in(node)) and not self.refined.isdisjoint(reads)
 
     def _visit(self, node: Node) -> None:
         """Infer the bodies and then the results of a node."""

@@ -93,6 +93,8 @@ def _common(sizes: Sequence[Size | None]) -> Size | None:
     A symbol next to a number n > 1 is 1 or n. Two different numbers never run; they give None, so that the result does
     not depend on the order of discovery.
     """
+    if sizes.count(sizes[0]) == len(sizes):
+        return sizes[0]
     numbers = {d for d in sizes if isinstance(d, int) and d != 1}
     if numbers:
         return numbers.pop() if len(numbers) == 1 else None

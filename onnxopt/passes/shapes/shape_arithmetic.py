@@ -100,7 +100,9 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         for value in made:
             if value in contents and not _share(node, value, data, seen, ctx):
                 alone.append((value, before))
-        _list_computed(made, dims, there)
+        for value in made:
+            if Expr in map(type, dims.get(value, ())):
+                _list_computed(value, dims[value], there)
     for node in choices:
         if node.graph is not None:  # removed if an operand of another
             _join_chosen(node, data, ctx)
@@ -108,16 +110,15 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         _read_off(value, data, there, before, ctx)
 
 
-def _list_computed(values: Iterable[Value], dims: Mapping[Value, Dims], there: dict[Dims, _Listed]) -> None:
-    """List the computed dims, and runs of these, of the values that meet others at their readers."""
-    for value in values:
-        found = dims.get(value, ())
-        if Expr not in map(type, found) or not any(map(_has_braces, found)) or found in there or not _is_met(value):
-            continue
-        partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
-        for i, j in combinations(range(len(found) + 1), 2) if partly else [(0, len(found))]:
-            if any(map(_has_braces, found[i:j])):
-                there.setdefault(found[i:j], _Listed(value, i, len(there)))
+def _list_computed(value: Value, dims: Dims, there: dict[Dims, _Listed]) -> None:
+    """List the computed dims, and runs of these, of a value that meets others at its readers."""
+    computed = [i for i, d in enumerate(dims) if isinstance(d, Expr) and d.name[0] == "{"]
+    if not computed or dims in there or not _is_met(value):
+        return
+    partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
+    for i, j in combinations(range(len(dims) + 1), 2) if partly else [(0, len(dims))]:
+        if any(i <= k < j for k in computed):
+            there.setdefault(dims[i:j], _Listed(value, i, len(there)))
 
 
 def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> bool:
@@ -203,11 +204,6 @@ class _Listed(NamedTuple):
     tensor: Value
     start: int
     place: int
-
-
-def _has_braces(size: Size | None) -> bool:
-    """Whether a size is a computed expression."""
-    return isinstance(size, Expr) and size.name[0] == "{"
 
 
 def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], before: int, ctx: PassContext) -> None:
