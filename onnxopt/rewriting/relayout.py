@@ -69,55 +69,50 @@ class Relayout:
     ) -> None:
         """`passing`: forms of the nodes in a view in which any order passes, if not in `view` itself."""
         self.graph, self.view = graph, view
-        self._is_turned = isinstance(view, Turned)
         self.passing = all_passing(nodes, view) if passing is None else passing
         self.nodes = list(self.passing)
         self.inside = set(self.nodes)
+        # a permutation leaves results with fewer axes outside the view
+        fewer = {n for n, p in self.passing.items() if len(p.axes.made) < p.axes.rank} if isinstance(view, Turned) else ()
+        self.fewer = set[Node](fewer)
         self.operands = {n: p.seen for n, p in self.passing.items()}
-        if self._is_turned:  # a one-element value needs no permutation to be in the view
-            made = set(self.made())
-            self.operands = {n: [v for v in p.axes.data if v in p.seen or v in made] for n, p in self.passing.items()}
-        read = (v for operands in self.operands.values() for v in operands)
-        self.entering = list(dict.fromkeys(v for v in read if v.producer not in self.inside))
+        made = {v: None for n in self.nodes if n not in self.fewer for v in n.outputs if v is not None}
+        if isinstance(view, Turned):  # a one-element value needs no permutation to be in the view
+            for n, (axes, seen, _) in self.passing.items():
+                if len(seen) < len(axes.data):
+                    self.operands[n] = [v for v in axes.data if v in seen or v in made]
+        read = dict.fromkeys([v for operands in self.operands.values() for v in operands])
+        self.entering = [v for v in read if v.producer not in self.inside]
+        # the results read outside the region, or outside the view, with these readers, and the outputs
+        self.leaving = {v: users for v in made if (users := self._outside(v)) or v.is_output}
         self._movers: dict[tuple[Value, Node | None], list[Node]] = {}
         self.bare: dict[tuple[Shape | None, bool], list[Step] | None] = {}  # operators for the view alone, by dims
 
-    def made(self) -> list[Value]:
-        """Return the results in the view."""
-        nodes = [n for n in self.nodes if self.is_kept(n)] if self._is_turned else self.nodes
-        return [v for n in nodes for v in n.results]
-
-    def is_kept(self, node: Node) -> bool:
-        """Return whether the node's results are in the view. For a permutation, results with fewer axes are not."""
-        return not self._is_turned or len((a := self.passing[node].axes).made) == a.rank
-
-    def outside(self, v: Value) -> list[Node]:
-        """Return the readers of a result outside the region, or reading it outside the view."""
+    def _outside(self, v: Value) -> list[Node]:
         return [u for u in v.users if u not in self.inside or v not in self.operands[u]]
 
     def look(self) -> None:
         """Collect the ends and sum up their costs."""
         self.ends: dict[Value, End[Node]] = {}
-        self.leaving: dict[Value, list[End[Value]]] = {}
-        self.restored: dict[Value, End[Value]] = {}
+        self.exits: dict[Value, list[End[Value]]] = {}
         found: list[End[Node] | End[Value] | None] = []
         for v in self.entering:
             end = self.enters(v)
             found.append(end)
             if end is not None:
                 self.ends[v] = end
-        for v in self.made():
-            readers = {u: self.leaves(v, u) for u in self.outside(v)}
-            self.leaving[v] = [e for e in readers.values() if e is not None]
-            found += self.leaving[v]
-            if v.is_output or len(self.leaving[v]) < len(readers):
+        for v, users in self.leaving.items():
+            exits = self.exits[v] = [e for u in users if (e := self.leaves(v, u)) is not None]
+            if v.is_output or len(exits) < len(users):
                 restored = self.restores(v)
-                found.append(restored)
-                if restored is not None:
-                    self.restored[v] = restored
+                if restored is None:
+                    found.append(None)
+                else:
+                    exits.append(restored)
+            found += exits
         self.all_ends = [e for e in found if e is not None]
         self.is_possible = None not in found
-        self.saved, self.moved = sum(e.saved for e in self.all_ends), sum(e.moved for e in self.all_ends)
+        self.saved, self.moved = sum([e.saved for e in self.all_ends]), sum([e.moved for e in self.all_ends])
 
     def most(self) -> int:
         """Return an upper bound of the nodes saved: all movers at the ends, less the operators at the other ends."""
@@ -127,8 +122,8 @@ class Relayout:
             saved += len(nodes) * alone
             if not nodes and not (alone and self._is_reduced(v)):
                 saved -= len(self._seen(v, False) or ())
-        for v in self.made():
-            behind = [len(self._beside(v, u)) for u in self.outside(v)]
+        for v, users in self.leaving.items():
+            behind = [len(self._beside(v, u)) for u in users]
             saved += sum(behind)
             if v.is_output or 0 in behind:
                 saved -= len(self._seen(v, True) or ())
@@ -291,19 +286,18 @@ class Relayout:
     def carry_out(self) -> None:
         """Replace each node by a copy that works in the view, and write the ends. Removes dead nodes at the border."""
         now: dict[Value, Value] = {}
-        made, sources = self.made(), [v.producer for v in self.entering]
+        sources = [v.producer for v in self.entering]
+        leaving = [v for n in self.nodes for v in n.outputs if v in self.leaving]
         for node in self.nodes:
             for v in self.operands[node]:
                 if v not in now:  # first reader of an outside value
                     now[v] = self.ends[v].write(node)
             self._write(node, now)
-        for v in made:
-            for end in self.leaving[v]:
+        for v in leaving:
+            for end in self.exits[v]:
                 now[v] = end.write(now[v])
-            if v in self.restored:
-                self.restored[v].write(now[v])
         for node in reversed(self.nodes):
-            if self.is_kept(node):
+            if node not in self.fewer:
                 self.graph.remove(node)
         for source in sources:
             if source is not None:
@@ -314,7 +308,7 @@ class Relayout:
         own = {v: now[v] for v in self.operands[node]}
         own.update((v, constant_operand(node, v, axes, self.view)) for v in constants)
         inputs = [None if v is None else own.get(v, v) for v in node.inputs]
-        if not self.is_kept(node):
+        if node in self.fewer:
             for i, v in enumerate(inputs):
                 if v is not node.inputs[i]:
                     node.set_input(i, v)

@@ -89,9 +89,10 @@ def _turns_leading(node: Node) -> bool:
 def _orders(region: Relayout, rank: int, kept: int) -> list[Perm]:
     """Return the two most common orders that cancel Transposes at the border. `kept`: axes from there on stay."""
     count = Counter[Perm]()
-    count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and _turns(t, rank))
-    readers = (u for v in region.made() for u in region.outside(v) if u.graph is region.graph)
-    count.update(order_of(u, rank) for u in readers if _turns(u, rank))
+    makers = [v.producer for v in region.entering]
+    count.update([inverse(order_of(t, rank)) for t in makers if t is not None and _turns(t, rank)])
+    readers = [u for users in region.leaving.values() for u in users if u.graph is region.graph]
+    count.update([order_of(u, rank) for u in readers if _turns(u, rank)])
     return [q for q, _ in count.most_common(2) if q != tuple(range(rank)) and q[kept:] == tuple(range(kept, rank))]
 
 
@@ -111,7 +112,7 @@ class _Plan(Relayout):
         """Return the plan for order `q`; the movers at the border are searched once for all orders."""
         plan = copy(self)
         plan.view, plan.bare, plan.counts_all = Turned(q), {}, True
-        in_order = all(plan.view.keeps(p.axes.made, len(q)) for p in self.passing.values())
+        in_order = all(plan.view.keeps(self.passing[n].axes.made, len(q)) for n in self.fewer)
         if in_order and plan.most() > 0 and plan._gained() > 0:
             plan.counts_all = False
             plan.gain = plan._gained()
