@@ -310,48 +310,46 @@ def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made 
 def passes(node: Node, view: View) -> Passing | None:
     """Return how a node passes through a view; None if it does not, or reads no value in the view."""
     a = axes_of(node)
-    if a is None or not view.keeps(a.made, a.rank) or not _keeps_places(a, view.at(a.rank)):
+    if a is None or not view.keeps(a.made, a.rank):
         return None
-    forms = {v: _form(node, v, a.rank, view) for v in a.data}
-    if None in forms.values():
+    place = view.at(a.rank)
+    if not (place.alone.issuperset(a.along) and place.fixed.issuperset(range(a.rank - a.last, a.rank))):
         return None
-    seen, made_anew = [v for v in forms if forms[v] == _SEEN], [v for v in forms if forms[v] == _MADE_ANEW]
-    is_moved = seen or (made_anew and not broadcasts_its_operands(node))
+    seen, made_anew, may_follow = list[Value](), list[Value](), broadcasts_its_operands(node)
+    for v in a.data:
+        form = _form(v, a.rank, view, may_follow, may_follow or node.op == "MatMul")
+        if form is None:
+            return None
+        if form != _UNCHANGED:
+            (seen if form == _SEEN else made_anew).append(v)
+    is_moved = seen or (made_anew and not may_follow)
     return Passing(a, seen, made_anew) if is_moved and all(map(_may_be_made_anew, made_anew)) else None
-
-
-def _keeps_places(a: Axes, place: Place) -> bool:
-    return place.alone.issuperset(a.along) and place.fixed.issuperset(range(a.rank - a.last, a.rank))
 
 
 def broadcasts_its_operands(node: Node) -> bool:
     return node.graph is not None and broadcasts(node.op, node.graph.opset())
 
 
-def _form(node: Node, v: Value, rank: int, view: View) -> str | None:
-    """Return the form in which a node of this rank reads an operand in the view; None if there is none."""
-    dims, constant = types.shape(v), v.constant
+def _form(v: Value, rank: int, view: View, may_follow: bool, may_stay: bool) -> str | None:
+    """Return the form in which a node of this rank reads an operand in the view; None if there is none.
+
+    may_follow: the node broadcasts its operands; may_stay: it broadcasts an operand of axes with fixed places.
+    """
+    dims, constant, is_turned = types.shape(v), v.constant, isinstance(view, Turned)
     if dims is None:
         return None
     full = len(dims) == rank and view.has(dims)
-    if full and not constant and not isinstance(view, Turned):
+    if full and not constant and not is_turned:
         return _SEEN
-    own = {i for i, d in enumerate(dims, rank - len(dims)) if d != 1}
-    may_follow = broadcasts_its_operands(node)
-    if _is_unchanged(dims, own, rank, view, may_follow, node.op):
+    place, own = view.at(rank), {i for i, d in enumerate(dims, rank - len(dims)) if d != 1}
+    if may_stay and len(dims) <= place.rank and place.fixed.issuperset(own):
+        return _UNCHANGED  # it broadcasts as before
+    if may_follow and not is_turned and _is_in_view(dims, rank, view):
         return _UNCHANGED
     if not constant:
         return _SEEN if full else None
     is_known = full and all(isinstance(d, int) for d in view.dims(dims))
-    return _MADE_ANEW if is_known or (may_follow and view.at(rank).alone.issuperset(own)) else None
-
-
-def _is_unchanged(dims: Shape, own: set[int], rank: int, view: View, may_follow: bool, op: str) -> bool:
-    """Return whether an operand broadcasts as before. `own`: its axes of more than one element."""
-    place = view.at(rank)
-    if (may_follow or op == "MatMul") and len(dims) <= place.rank and place.fixed.issuperset(own):
-        return True
-    return may_follow and not isinstance(view, Turned) and _is_in_view(dims, rank, view)
+    return _MADE_ANEW if is_known or (may_follow and place.alone.issuperset(own)) else None
 
 
 def _is_in_view(dims: Shape, rank: int, view: View) -> bool:

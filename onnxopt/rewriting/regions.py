@@ -49,13 +49,15 @@ def _reached(
     asked, reached = set[Node](), set(values)
     while values:
         v = values.pop()
-        for node in [n for n in (v.producer, *v.users) if n is not None and n not in asked]:
+        for node in (v.producer, *v.users):
+            if node is None or node in asked:
+                continue
             asked.add(node)
             k = kind(node) if node.op in AXES and node.graph is graph else None
             found = None if k is None else passes(node, view(k))
             if k is not None and found is not None:
                 kinds[node], passing[node] = k, found
-                new = [w for w in (*found.seen, *node.results) if w not in reached]
+                new = [w for w in (*found.seen, *node.outputs) if w is not None and w not in reached]
                 values += new
                 reached.update(new)
     return kinds, passing

@@ -72,15 +72,15 @@ class Relayout:
         self.passing = all_passing(nodes, view) if passing is None else passing
         self.nodes = list(self.passing)
         self.inside = set(self.nodes)
-        # a permutation leaves results with fewer axes outside the view
-        fewer = {n for n, p in self.passing.items() if len(p.axes.made) < p.axes.rank} if isinstance(view, Turned) else ()
-        self.fewer = set[Node](fewer)
         self.operands = {n: p.seen for n, p in self.passing.items()}
+        self.fewer = set[Node]()  # nodes whose results have fewer axes: a permutation leaves them outside the view
+        is_turned = isinstance(view, Turned)
+        if is_turned:
+            self.fewer.update([n for n, p in self.passing.items() if len(p.axes.made) < p.axes.rank])
         made = {v: None for n in self.nodes if n not in self.fewer for v in n.outputs if v is not None}
-        if isinstance(view, Turned):  # a one-element value needs no permutation to be in the view
-            for n, (axes, seen, _) in self.passing.items():
-                if len(seen) < len(axes.data):
-                    self.operands[n] = [v for v in axes.data if v in seen or v in made]
+        for n, (axes, seen, _) in self.passing.items() if is_turned else ():
+            if len(seen) < len(axes.data):  # a one-element value needs no permutation to be in the view
+                self.operands[n] = [v for v in axes.data if v in seen or v in made]
         read = dict.fromkeys([v for operands in self.operands.values() for v in operands])
         self.entering = [v for v in read if v.producer not in self.inside]
         # the results read outside the region, or outside the view, with these readers, and the outputs

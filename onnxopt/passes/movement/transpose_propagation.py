@@ -15,7 +15,7 @@ from onnxopt.analysis.shapes.sizes import known_order, order_of
 from onnxopt.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, rank_of
+from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, axes_of
 from onnxopt.rewriting.index_maps import inverse
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.relayout import Relayout
@@ -76,8 +76,8 @@ def _best(graph: Graph, region: Region[int], view: type[AnyOrder], passing: Pass
 
 
 def _rank(node: Node) -> int | None:
-    rank = rank_of(node)
-    return rank if rank is not None and rank > 1 else None
+    axes = axes_of(node)
+    return axes.rank if axes is not None and axes.rank > 1 else None
 
 
 def _turns_leading(node: Node) -> bool:
