@@ -135,6 +135,9 @@ class Turned(View):
     def becomes(self, rank: int) -> tuple[To, int]:
         return tuple((i,) for i in inverse(self.order)), rank
 
+    def dims(self, dims: Shape) -> Shape:
+        return tuple([dims[i] for i in self.order])
+
     def keeps(self, made: Made, rank: int) -> bool:
         """A result with fewer axes stays outside the view, and must have its axes in order."""
         if len(made) == rank:

@@ -62,7 +62,6 @@ class Relayout:
     """
 
     suffix = "_seen"  # suffix of new value names
-    counts_all = False  # whether all nodes at the border count as saved, not the fewest for them: an upper bound
 
     def __init__(
         self, graph: Graph, nodes: Sequence[Node], view: View, passing: Mapping[Node, Passing] | None = None
@@ -114,34 +113,19 @@ class Relayout:
         self.is_possible = None not in found
         self.saved, self.moved = sum([e.saved for e in self.all_ends]), sum([e.moved for e in self.all_ends])
 
-    def most(self) -> int:
-        """Return an upper bound of the nodes saved: all movers at the ends, less the operators at the other ends."""
-        saved = 0
-        for v in self.entering:
-            alone, nodes = self._is_alone(v), self._beside(v)
-            saved += len(nodes) * alone
-            if not nodes and not (alone and self._is_reduced(v)):
-                saved -= len(self._seen(v, False) or ())
-        for v, users in self.leaving.items():
-            behind = [len(self._beside(v, u)) for u in users]
-            saved += sum(behind)
-            if v.is_output or 0 in behind:
-                saved -= len(self._seen(v, True) or ())
-        return saved
-
     def enters(self, v: Value) -> End[Node] | None:
         """Return the end at an outside value; None if the value cannot be computed in the view."""
-        alone = self._is_alone(v)
-        moves = self._fewest(v, self._beside(v), alone)
+        alone = self.is_alone(v)
+        moves = self._fewest(v, self.beside(v), alone)
         if moves is None or (moves.nodes and self.keeps(moves.source.producer)):
             return None
-        if alone and not moves.nodes and self._is_reduced(v):
+        if alone and not moves.nodes and self.is_reduced(v):
             moves.saved = 0
         return End(moves.saved, lambda before: self._enter(v, moves, before), moves.moved, moves)
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """Return the end at an outside reader; None if the reader needs the original value."""
-        nodes = self._beside(v, user)
+        nodes = self.beside(v, user)
         moves = self._fewest(v, nodes, True, True) if nodes else None
         if moves is None or len(moves.steps) > len(moves.nodes):
             return None
@@ -166,7 +150,7 @@ class Relayout:
         """Return whether an operator that moves data must stay next to this node."""
         return False
 
-    def _is_reduced(self, v: Value) -> bool:
+    def is_reduced(self, v: Value) -> bool:
         """Return whether a reduction makes `v` that makes the value in the view with, or without, its axes kept."""
         node = v.producer
         axes = listed_axes(node) if node is not None and node.op in REDUCTIONS and node.graph is self.graph else None
@@ -179,11 +163,11 @@ class Relayout:
 
     # -- operators at the border ---------------------------------------------------------------------------------
 
-    def _is_alone(self, v: Value) -> bool:
+    def is_alone(self, v: Value) -> bool:
         """Return whether an outside value is read only in the region."""
         return not v.is_output and self.inside.issuperset(v.users)
 
-    def _beside(self, v: Value, user: Node | None = None) -> list[Node]:
+    def beside(self, v: Value, user: Node | None = None) -> list[Node]:
         """Return the movers that make an outside value, or `user` and those behind it; searched once."""
         if (v, user) not in self._movers:
             self._movers[v, user] = self._nodes_before(v) if user is None else self._nodes_behind(v, user)
@@ -192,7 +176,7 @@ class Relayout:
     def _nodes_before(self, v: Value) -> list[Node]:
         """Return up to two movers that make an outside value, last first; the others are read only by the last."""
         nodes: list[Node] = []
-        most = 1 + self._is_alone(v)
+        most = 1 + self.is_alone(v)
         while len(nodes) < most:
             node = v.producer
             if node is None or not self._moves(node) or (nodes and v.only_user is not nodes[-1]):
@@ -236,13 +220,10 @@ class Relayout:
     def _composed(self, v: Value, nodes: list[Node], alone: bool, back: bool) -> Moves | None:
         """Return the operators in place of the nodes, with a view in front, or behind."""
         if not nodes:
-            return self._moves_by(v, v, nodes, self._seen(v, back), [])
+            return self._moves_by(v, v, nodes, self.seen(v, back), [])
         source, anchor = (v, nodes[0]) if back else (nodes[-1].operands[0], self.nodes[0])
         steps = _steps(anchor, source, nodes, self.view.seen(types.rank(v) or 0, back))
-        before = [n.op for n in nodes if alone]
-        if before and not self.counts_all:
-            before = _composed_alone(source, nodes)
-        return self._moves_by(v, source, nodes, steps, before)
+        return self._moves_by(v, source, nodes, steps, _composed_alone(source, nodes) if alone else [])
 
     def _moves_by(
         self, v: Value, source: Value, nodes: list[Node], steps: list[Step] | None, before: list[str]
@@ -254,7 +235,7 @@ class Relayout:
         turns = ops.count("Transpose") - before.count("Transpose")
         return Moves(source, nodes, steps, len(before) - len(ops), turns and turns * _size(v))
 
-    def _seen(self, v: Value, back: bool) -> list[Step] | None:
+    def seen(self, v: Value, back: bool) -> list[Step] | None:
         """Return the fewest operators for a view without nodes beside it; None if there are none."""
         dims = types.shape(v)
         if (dims, back) not in self.bare:

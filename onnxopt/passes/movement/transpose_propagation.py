@@ -12,11 +12,11 @@ from copy import copy
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order, order_of
-from onnxopt.graph import Graph
+from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, axes_of
-from onnxopt.rewriting.index_maps import inverse
+from onnxopt.rewriting.index_maps import after, inverse, same
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.relayout import Relayout
 
@@ -105,19 +105,48 @@ def _turns(node: Node, rank: int) -> bool:
 class _Plan(Relayout):
     """Nodes, in order, to be permuted. `gain`: nodes saved, 0 if more elements would be moved."""
 
+    view: Turned
     suffix = "_turned"
     gain = 0
 
     def turned(self, q: Perm) -> _Plan:
         """Return the plan for order `q`; the movers at the border are searched once for all orders."""
         plan = copy(self)
-        plan.view, plan.bare, plan.counts_all = Turned(q), {}, True
-        in_order = all(plan.view.keeps(self.passing[n].axes.made, len(q)) for n in self.fewer)
-        if in_order and plan.most() > 0 and plan._gained() > 0:
-            plan.counts_all = False
-            plan.gain = plan._gained()
+        plan.view, plan.bare = Turned(q), {}
+        if all(plan.view.keeps(self.passing[n].axes.made, len(q)) for n in self.fewer) and plan._most() > 0:
+            plan.look()
+            plan.gain = plan.saved if plan.is_possible and plan.moved <= 0 else 0
         return plan
 
-    def _gained(self) -> int:
-        self.look()
-        return self.saved if self.is_possible and self.moved <= 0 else 0
+    def _most(self) -> int:
+        """Return an upper bound of the nodes saved: all movers at the ends, less the operators surely needed."""
+        saved = 0
+        for v in self.entering:
+            alone, nodes = self.is_alone(v), self.beside(v)
+            if nodes:
+                saved += alone and len(nodes) - self._needed(v, nodes, nodes[0], nodes[-1].operands[0])
+            elif not (alone and self.is_reduced(v)):
+                saved -= len(self.seen(v, False) or ())
+        for v, users in self.leaving.items():
+            behind = [nodes for u in users if (nodes := self.beside(v, u))]
+            saved += sum([len(nodes) - self._needed(v, nodes, nodes[-1], nodes[0].output) for nodes in behind])
+            if v.is_output or len(behind) < len(users):
+                saved -= len(self.seen(v, True) or ())
+        return saved
+
+    def _needed(self, v: Value, nodes: list[Node], beside: Node, other: Value) -> int:
+        """Return a lower bound of the operators between `v` in the order and `other`, in place of movers.
+
+        `beside`: the mover next to `v`. Axes in another order need a Transpose, dims of another rank a Reshape.
+        """
+        dims, seen = types.shape(other), self.seen_dims(v)
+        if dims is None or seen is None:
+            return 0
+        turns, order = [n for n in nodes if n.op == "Transpose"], self.view.order
+        if turns == [beside]:
+            perm = order_of(beside, len(order))
+            order = after(inverse(perm) if beside.operands[0] is v else perm, order)
+        wide = [i for i, d in zip(order, seen) if d != 1]
+        if wide != sorted(wide) and turns in ([], [beside]):
+            return 1 + (len(dims) != len(seen))
+        return dims != seen and not same(dims, seen)
