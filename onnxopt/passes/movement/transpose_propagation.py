@@ -128,9 +128,10 @@ class _Plan(Relayout):
             elif not (alone and self.is_reduced(v)):
                 saved -= len(self.seen(v, False) or ())
         for v, users in self.leaving.items():
-            behind = [nodes for u in users if (nodes := self.beside(v, u))]
-            saved += sum([len(nodes) - self._needed(v, nodes, nodes[-1], nodes[0].output) for nodes in behind])
-            if v.is_output or len(behind) < len(users):
+            behind = [self.beside(v, u) for u in users]
+            gains = [len(nodes) - self._needed(v, nodes, nodes[-1], nodes[0].output) for nodes in behind if nodes]
+            saved += sum([max(gain, 0) for gain in gains])
+            if v.is_output or len(gains) < len(users) or min(gains) < 0:
                 saved -= len(self.seen(v, True) or ())
         return saved
 
