@@ -7,6 +7,7 @@ a single axis, and each axis it finds by position keeps the position. Only axis 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -22,6 +23,7 @@ from onnxopt.rewriting.index_plans import Step
 from onnxopt.rewriting.rule import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied
+_KEPT: Final = 1 << 12  # entries: operands of few different dims
 _NO_AXES: Final = frozenset[int]()
 # Forms of an operand in a view. Unchanged: still broadcast correctly. Made anew: a constant rewritten for the view.
 _SEEN, _UNCHANGED, _MADE_ANEW = "seen", "unchanged", "made anew"
@@ -192,15 +194,6 @@ class WithoutOnes(_Ones):
         return tuple((left.index(i),) if i in left else () for i in range(rank)), len(left)
 
 
-def rank_of(node: Node) -> int | None:
-    """Return the rank of a node's axes (`Axes.rank`), or None if unknown."""
-    rule = AXES.get(node.op)
-    if rule is None or not node.inputs or not node.outputs:
-        return None
-    first = node.outputs[0] if rule.everything else node.inputs[0]
-    return types.rank(first) if first is not None else None
-
-
 def axes_of(node: Node) -> Axes | None:
     """Return the axes of a node, kept until it changes; None if its operator is not in the table, or they are
     unknown."""
@@ -223,10 +216,12 @@ def _is_elementwise(op: str, others: Sequence[Value], graph: Graph) -> bool:
 
 
 def _find_axes(node: Node, graph: Graph) -> Axes | None:
-    rank, op = rank_of(node), node.op
-    if rank is None or None in node.outputs or node.has_references:
+    op, operands, rule = node.op, node.operands, AXES.get(node.op)
+    if rule is None or not node.inputs or not node.outputs or None in node.outputs or node.has_references:
         return None
-    rule, operands = AXES[op], node.operands
+    rank = types.rank(node.outputs[0] if rule.everything else node.inputs[0])
+    if rank is None:
+        return None
     data, others = (operands, []) if rule.everything else (operands[:1], operands[1:])
     if not data or data[0] in others or (len(node.outputs) > 1 and op not in ("Split", "TopK")):
         return None
@@ -313,43 +308,55 @@ def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made 
 def passes(node: Node, view: View) -> Passing | None:
     """Return how a node passes through a view; None if it does not, or reads no value in the view."""
     a = axes_of(node)
-    if a is None or not view.keeps(a.made, a.rank):
+    if a is None or node.graph is None:
         return None
-    place = view.at(a.rank)
-    if not (place.alone.issuperset(a.along) and place.fixed.issuperset(range(a.rank - a.last, a.rank))):
+    given = tuple([(types.shape(v), v.constant) for v in a.data])
+    forms = _forms(view, node.op, node.graph.opset(), a.rank, a.along, a.last, a.made, given)
+    if forms is None:
         return None
-    seen, made_anew, may_follow = list[Value](), list[Value](), broadcasts_its_operands(node)
-    for v in a.data:
-        form = _form(v, a.rank, view, may_follow, may_follow or node.op == "MatMul")
-        if form is None:
-            return None
-        if form != _UNCHANGED:
-            (seen if form == _SEEN else made_anew).append(v)
-    is_moved = seen or (made_anew and not may_follow)
-    return Passing(a, seen, made_anew) if is_moved and all(map(_may_be_made_anew, made_anew)) else None
+    seen = [v for v, form in zip(a.data, forms) if form == _SEEN]
+    made_anew = [v for v, form in zip(a.data, forms) if form == _MADE_ANEW]
+    return Passing(a, seen, made_anew) if all(map(_may_be_made_anew, made_anew)) else None
 
 
-def broadcasts_its_operands(node: Node) -> bool:
-    return node.graph is not None and broadcasts(node.op, node.graph.opset())
+@lru_cache(_KEPT)
+def _forms(
+    view: View,
+    op: str,
+    opset: int,
+    rank: int,
+    along: frozenset[int],
+    last: int,
+    made: Made,
+    given: tuple[tuple[Shape | None, bool], ...],
+) -> Sequence[str | None] | None:
+    """Return the forms in a view of operands, `given` as (dims, is constant); None if one has none, or none is moved.
+    Repeated layers and later rounds ask the same."""
+    place, may_follow = view.at(rank), broadcasts(op, opset)
+    if not place.alone.issuperset(along) or not place.fixed.issuperset(range(rank - last, rank)):
+        return None
+    if not view.keeps(made, rank):
+        return None
+    forms = [_form(dims, is_constant, rank, view, may_follow, op) for dims, is_constant in given]
+    is_moved = _SEEN in forms or (_MADE_ANEW in forms and not may_follow)
+    return forms if is_moved and None not in forms else None
 
 
-def _form(v: Value, rank: int, view: View, may_follow: bool, may_stay: bool) -> str | None:
-    """Return the form in which a node of this rank reads an operand in the view; None if there is none.
-
-    may_follow: the node broadcasts its operands; may_stay: it broadcasts an operand of axes with fixed places.
-    """
-    dims, constant, is_turned = types.shape(v), v.constant, isinstance(view, Turned)
+def _form(dims: Shape | None, is_constant: bool, rank: int, view: View, may_follow: bool, op: str) -> str | None:
+    """Return the form in which a node, which broadcasts its operands if these `may_follow`, reads an operand in the
+    view; None if there is none."""
     if dims is None:
         return None
+    is_turned = isinstance(view, Turned)
     full = len(dims) == rank and view.has(dims)
-    if full and not constant and not is_turned:
+    if full and not is_constant and not is_turned:
         return _SEEN
     place, own = view.at(rank), {i for i, d in enumerate(dims, rank - len(dims)) if d != 1}
-    if may_stay and len(dims) <= place.rank and place.fixed.issuperset(own):
+    if (may_follow or op == "MatMul") and len(dims) <= place.rank and place.fixed.issuperset(own):
         return _UNCHANGED  # it broadcasts as before
     if may_follow and not is_turned and _is_in_view(dims, rank, view):
         return _UNCHANGED
-    if not constant:
+    if not is_constant:
         return _SEEN if full else None
     is_known = full and all(isinstance(d, int) for d in view.dims(dims))
     return _MADE_ANEW if is_known or (may_follow and place.alone.issuperset(own)) else None

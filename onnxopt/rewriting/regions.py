@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from typing import Generic, TypeVar
+from functools import lru_cache
+from typing import Final, Generic, TypeVar
 
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators.operands import AXES
 from onnxopt.rewriting.axes import Passing, View, passes
 
+_KEPT: Final = 1 << 8  # views: a model has few different dims
 K = TypeVar("K")
 
 
 class Region(Generic[K]):
-    """Nodes of a `kind`, in order, with forms in a view."""
+    """Nodes of a `kind`, in order, with forms in its `view`."""
 
-    def __init__(self, kind: K, passing: Mapping[Node, Passing]) -> None:
-        self.kind, self.passing = kind, passing
+    def __init__(self, kind: K, view: View, passing: Mapping[Node, Passing]) -> None:
+        self.kind, self.view, self.passing = kind, view, passing
         self.nodes: list[Node] = []
+
+
+@lru_cache(_KEPT)
+def _view_of(view: Callable[[K], View], kind: K) -> View:
+    """Return the view of a kind, the same object again: forms in it are known then."""
+    return view(kind)
 
 
 def regions(
@@ -37,8 +44,8 @@ def regions(
     """
     at = [n for op in ends for n in graph.by_op.get(op, ()) if is_end is None or is_end(n)]
     values = [v for n in at for v in (*n.operands, *n.results) if not v.constant]
-    kinds, passing = _reached(graph, values, kind, cache(view))
-    return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, passing)
+    kinds, passing = _reached(graph, values, kind, view)
+    return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, view, passing)
 
 
 def _reached(
@@ -54,7 +61,7 @@ def _reached(
                 continue
             asked.add(node)
             k = kind(node) if node.op in AXES and node.graph is graph else None
-            found = None if k is None else passes(node, view(k))
+            found = None if k is None else passes(node, _view_of(view, k))
             if k is not None and found is not None:
                 kinds[node], passing[node] = k, found
                 new = [w for w in (*found.seen, *node.outputs) if w is not None and w not in reached]
@@ -69,7 +76,9 @@ def all_passing(nodes: Sequence[Node], view: View) -> Mapping[Node, Passing]:
     return found if len(found) == len(nodes) else {}
 
 
-def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
+def connected(
+    kinds: Mapping[Node, K], view: Callable[[K], View], passing: Mapping[Node, Passing], side_by_side: bool = True
+) -> list[Region[K]]:
     """Return regions of nodes of equal kind, connected through values in the view.
 
     `kinds`: of nodes in graph order. Without `side_by_side`, readers of the same value are not connected.
@@ -90,5 +99,8 @@ def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_
             leader[leading(node)] = leading(other)
     found: dict[Node, Region[K]] = {}
     for node, k in kinds.items():
-        found.setdefault(leading(node), Region(k, passing)).nodes.append(node)
+        first = leading(node)
+        if first not in found:
+            found[first] = Region(k, _view_of(view, k), passing)
+        found[first].nodes.append(node)
     return list(found.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
@@ -12,7 +12,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import REDUCTIONS
-from onnxopt.rewriting.axes import Passing, Turned, View
+from onnxopt.rewriting.axes import Turned, View
 from onnxopt.rewriting.compositions import built, fewest
 from onnxopt.rewriting.index_maps import Seen
 from onnxopt.rewriting.index_plans import Step
@@ -63,12 +63,9 @@ class Relayout:
 
     suffix = "_seen"  # suffix of new value names
 
-    def __init__(
-        self, graph: Graph, nodes: Sequence[Node], view: View, passing: Mapping[Node, Passing] | None = None
-    ) -> None:
-        """`passing`: forms of the nodes in a view in which any order passes, if not in `view` itself."""
+    def __init__(self, graph: Graph, nodes: Sequence[Node], view: View) -> None:
         self.graph, self.view = graph, view
-        self.passing = all_passing(nodes, view) if passing is None else passing
+        self.passing = all_passing(nodes, view)
         self.nodes = list(self.passing)
         self.inside = set(self.nodes)
         self.operands = {n: p.seen for n, p in self.passing.items()}
@@ -121,7 +118,11 @@ class Relayout:
             return None
         if alone and not moves.nodes and self.is_reduced(v):
             moves.saved = 0
-        return End(moves.saved, lambda before: self._enter(v, moves, before), moves.moved, moves)
+
+        def write(before: Node) -> Value:
+            return self._build(moves, moves.source, self.new(v), before) if moves.steps else moves.source
+
+        return End(moves.saved, write, moves.moved, moves)
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """Return the end at an outside reader; None if the reader needs the original value."""
@@ -218,17 +219,15 @@ class Relayout:
         return None
 
     def _composed(self, v: Value, nodes: list[Node], alone: bool, back: bool) -> Moves | None:
-        """Return the operators in place of the nodes, with a view in front, or behind."""
-        if not nodes:
-            return self._moves_by(v, v, nodes, self.seen(v, back), [])
-        source, anchor = (v, nodes[0]) if back else (nodes[-1].operands[0], self.nodes[0])
-        steps = _steps(anchor, source, nodes, self.view.seen(types.rank(v) or 0, back))
-        return self._moves_by(v, source, nodes, steps, _composed_alone(source, nodes) if alone else [])
-
-    def _moves_by(
-        self, v: Value, source: Value, nodes: list[Node], steps: list[Step] | None, before: list[str]
-    ) -> Moves | None:
-        """Return the operators `steps` with their costs; None if there are none, or if the target lacks one."""
+        """Return the operators in place of the nodes, with a view in front, or behind, and their costs; None if there
+        are none, or if the target lacks one."""
+        source, before, steps = v, list[str](), None
+        if nodes:
+            source, anchor = (v, nodes[0]) if back else (nodes[-1].operands[0], self.nodes[0])
+            steps = _steps(anchor, source, nodes, self.view.seen(types.rank(v) or 0, back))
+            before = _composed_alone(source, nodes) if alone and steps is not None else []
+        else:
+            steps = self.seen(v, back)
         ops = [s.op for s in steps or ()]
         if steps is None or not self.graph.model.without.keys().isdisjoint(ops):
             return None
@@ -242,9 +241,6 @@ class Relayout:
             told = self.view.steps(dims or (), back)
             self.bare[dims, back] = told or _steps(self.nodes[0], v, (), self.view.seen(len(dims or ()), back))
         return self.bare[dims, back]
-
-    def _enter(self, v: Value, moves: Moves, before: Node) -> Value:
-        return self._build(moves, moves.source, self.new(v), before) if moves.steps else moves.source
 
     def _leave(self, moves: Moves, new: Value) -> Value:
         """Replace readers by the operators. Returns the present value for `new`, which may have been renamed."""

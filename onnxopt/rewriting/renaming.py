@@ -10,10 +10,10 @@ import numpy as np
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import REDUCTIONS
+from onnxopt.operators import REDUCTIONS, broadcasts
 from onnxopt.operators.operands import AXES
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting.axes import Axes, Place, View, broadcasts_its_operands
+from onnxopt.rewriting.axes import Axes, Place, View
 from onnxopt.rewriting.rule import listed_axes
 
 
@@ -27,7 +27,7 @@ def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
     array: Array = v.array.reshape(wide).transpose(sorted(range(a.rank), key=to.__getitem__))
     array = array.reshape([int(d or 0) for d in view.dims(wide)])
     least = array.ndim if len(dims) == a.rank == rank else max(len(dims), 1) if rank > a.rank else 1
-    while broadcasts_its_operands(node) and array.ndim > least and array.shape[0] == 1:
+    while broadcasts(node.op, node.scope.opset()) and array.ndim > least and array.shape[0] == 1:
         array = array[0]
     if array.shape == dims and array.tobytes() == v.array.tobytes():
         return v  # compared as bytes, to respect signs of zeros

@@ -83,7 +83,7 @@ class FlattenRows(GraphPass):
     def _flatten_parts(self, graph: Graph, ctx: PassContext, found: Region[Shape]) -> None:
         """Flatten separately nodes connected only through common operands, such as queries and the residual of an
         attention; likewise parts with a normalization that pays for them."""
-        parts = connected(dict.fromkeys(found.nodes, found.kind), found.passing, False)
+        parts = connected(dict.fromkeys(found.nodes, found.kind), Rows, found.passing, False)
         for part in parts if len(parts) > 1 or self.normalizations > 0 else ():
             _flatten(graph, ctx, part, self.normalizations)
 
@@ -125,7 +125,7 @@ class _Rows(Relayout):
         # Several unknown dims are listed by a Shape; before opset 14 a 0 among them would copy a dim.
         self.lists = sum(not isinstance(d, int) for d in self.lead) > 1 and graph.opset() >= 14
         nodes = [n for n in found.nodes if not _is_cheaper_outside(n, found.passing[n].seen, inside)]
-        super().__init__(graph, nodes, Rows(self.lead))
+        super().__init__(graph, nodes, found.view)
         self.targets: dict[tuple[int, ...], Value | None] = {}  # listed targets by dims behind the leading ones
         self.look()
         if self.targets:

@@ -7,7 +7,6 @@ elementwise, or along axes that can be renamed. In the convolutions' order the r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from copy import copy
 
 from onnxopt.analysis import types
@@ -15,13 +14,12 @@ from onnxopt.analysis.shapes.sizes import known_order, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, axes_of
+from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Turned, axes_of
 from onnxopt.rewriting.index_maps import after, inverse, same
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.relayout import Relayout
 
 Perm = tuple[int, ...]
-Passed = Mapping[Node, Passing]
 
 
 @register
@@ -56,7 +54,7 @@ class TransposePropagation(GraphPass):
         turned = False
         is_end = _turns_leading if view is LeadingOrder else None
         found = regions(graph, ("Transpose",), _rank, view, is_end)
-        plans = [(p, r) for r in found if (p := _best(graph, r, view, {n: r.passing[n] for n in r.nodes})) is not None]
+        plans = [(p, r) for r in found if (p := _best(graph, r, view)) is not None]
         plans.sort(key=lambda found: len(found[0].nodes) if view is LeadingOrder else -found[0].gain)
         for plan, region in plans:
             now = _best(graph, region, view) if turned and plan.gain > 0 else plan
@@ -68,9 +66,9 @@ class TransposePropagation(GraphPass):
         return turned
 
 
-def _best(graph: Graph, region: Region[int], view: type[AnyOrder], passing: Passed | None = None) -> _Plan | None:
+def _best(graph: Graph, region: Region[int], view: type[AnyOrder]) -> _Plan | None:
     """Return the plan of the order that saves most Transposes; None if no order cancels any."""
-    plan, rank = _Plan(graph, region.nodes, view(region.kind), passing), region.kind
+    plan, rank = _Plan(graph, region.nodes, region.view), region.kind
     plans = [plan.turned(q) for q in _orders(plan, rank, rank - issubclass(view, LeadingOrder))]
     return max(plans, key=lambda p: p.gain, default=None)
 
@@ -124,30 +122,30 @@ class _Plan(Relayout):
         for v in self.entering:
             alone, nodes = self.is_alone(v), self.beside(v)
             if nodes:
-                saved += alone and len(nodes) - self._needed(v, nodes, nodes[0], nodes[-1].operands[0])
+                saved += alone and self._most_of(v, nodes, nodes[0], nodes[-1].operands[0])
             elif not (alone and self.is_reduced(v)):
                 saved -= len(self.seen(v, False) or ())
         for v, users in self.leaving.items():
             behind = [self.beside(v, u) for u in users]
-            gains = [len(nodes) - self._needed(v, nodes, nodes[-1], nodes[0].output) for nodes in behind if nodes]
-            saved += sum([max(gain, 0) for gain in gains])
-            if v.is_output or len(gains) < len(users) or min(gains) < 0:
+            gains = [self._most_of(v, nodes, nodes[-1], nodes[0].output) if nodes else -1 for nodes in behind]
+            saved += sum([gain for gain in gains if gain > 0])
+            if v.is_output or -1 in gains:
                 saved -= len(self.seen(v, True) or ())
         return saved
 
-    def _needed(self, v: Value, nodes: list[Node], beside: Node, other: Value) -> int:
-        """Return a lower bound of the operators between `v` in the order and `other`, in place of movers.
+    def _most_of(self, v: Value, nodes: list[Node], beside: Node, other: Value) -> int:
+        """Return the number of movers between `v` in the order and `other`, less the operators needed at least.
 
         `beside`: the mover next to `v`. Axes in another order need a Transpose, dims of another rank a Reshape.
         """
         dims, seen = types.shape(other), self.seen_dims(v)
         if dims is None or seen is None:
-            return 0
+            return len(nodes)
         turns, order = [n for n in nodes if n.op == "Transpose"], self.view.order
         if turns == [beside]:
             perm = order_of(beside, len(order))
             order = after(inverse(perm) if beside.operands[0] is v else perm, order)
         wide = [i for i, d in zip(order, seen) if d != 1]
         if wide != sorted(wide) and turns in ([], [beside]):
-            return 1 + (len(dims) != len(seen))
-        return dims != seen and not same(dims, seen)
+            return len(nodes) - 1 - (len(dims) != len(seen))
+        return len(nodes) - (dims != seen and not same(dims, seen))
