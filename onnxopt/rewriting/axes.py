@@ -23,7 +23,7 @@ from onnxopt.rewriting.index_plans import Step
 from onnxopt.rewriting.rule import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied
-_KEPT: Final = 1 << 12  # entries: operands of few different dims
+_MOST_FORMS: Final = 1 << 12  # entries: operands of few different dims
 _NO_AXES: Final = frozenset[int]()
 # Forms of an operand in a view. Unchanged: still broadcast correctly. Made anew: a constant rewritten for the view.
 _SEEN, _UNCHANGED, _MADE_ANEW = "seen", "unchanged", "made anew"
@@ -319,7 +319,7 @@ def passes(node: Node, view: View) -> Passing | None:
     return Passing(a, seen, made_anew) if all(map(_may_be_made_anew, made_anew)) else None
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MOST_FORMS)
 def _forms(
     view: View,
     op: str,

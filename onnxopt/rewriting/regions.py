@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators.operands import AXES
 from onnxopt.rewriting.axes import Passing, View, passes
 
-_KEPT: Final = 1 << 8  # views: a model has few different dims
+_MOST_VIEWS: Final = 1 << 8  # views: a model has few different dims
 K = TypeVar("K")
 
 
-class Region(Generic[K]):
+class Region(NamedTuple, Generic[K]):
     """Nodes of a `kind`, in order, with forms in its `view`."""
 
-    def __init__(self, kind: K, view: View, passing: Mapping[Node, Passing]) -> None:
-        self.kind, self.view, self.passing = kind, view, passing
-        self.nodes: list[Node] = []
+    kind: K
+    view: View
+    passing: Mapping[Node, Passing]
+    nodes: list[Node]
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MOST_VIEWS)
 def _view_of(view: Callable[[K], View], kind: K) -> View:
     """Return the view of a kind, the same object again: forms in it are known then."""
     return view(kind)
@@ -70,12 +71,6 @@ def _reached(
     return kinds, passing
 
 
-def all_passing(nodes: Sequence[Node], view: View) -> Mapping[Node, Passing]:
-    """Return how each node passes through a view; nothing if one does not: a region is changed as a whole."""
-    found = {n: p for n in nodes if (p := passes(n, view)) is not None}
-    return found if len(found) == len(nodes) else {}
-
-
 def connected(
     kinds: Mapping[Node, K], view: Callable[[K], View], passing: Mapping[Node, Passing], side_by_side: bool = True
 ) -> list[Region[K]]:
@@ -99,8 +94,5 @@ def connected(
             leader[leading(node)] = leading(other)
     found: dict[Node, Region[K]] = {}
     for node, k in kinds.items():
-        first = leading(node)
-        if first not in found:
-            found[first] = Region(k, _view_of(view, k), passing)
-        found[first].nodes.append(node)
+        found.setdefault(leading(node), Region(k, _view_of(view, k), passing, [])).nodes.append(node)
     return list(found.values())

@@ -12,14 +12,13 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import REDUCTIONS
-from onnxopt.rewriting.axes import Turned, View
+from onnxopt.rewriting.axes import Turned, View, passes
 from onnxopt.rewriting.compositions import built, fewest
 from onnxopt.rewriting.index_maps import Seen
 from onnxopt.rewriting.index_plans import Step
 from onnxopt.rewriting.index_steps import VIEWS
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Bindings
-from onnxopt.rewriting.regions import all_passing
 from onnxopt.rewriting.renaming import constant_operand, rename
 from onnxopt.rewriting.replace import insert, remove_dead
 from onnxopt.rewriting.rule import Declined, listed_axes
@@ -65,7 +64,9 @@ class Relayout:
 
     def __init__(self, graph: Graph, nodes: Sequence[Node], view: View) -> None:
         self.graph, self.view = graph, view
-        self.passing = all_passing(nodes, view)
+        self.passing = {n: p for n in nodes if (p := passes(n, view)) is not None}
+        if len(self.passing) < len(nodes):  # a region is changed as a whole
+            self.passing = {}
         self.nodes = list(self.passing)
         self.inside = set(self.nodes)
         self.operands = {n: p.seen for n, p in self.passing.items()}
