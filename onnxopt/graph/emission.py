@@ -6,7 +6,7 @@ A checker of the whole model would find an invalid node only later, and could no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from onnx import AttributeProto, NodeProto, TensorProto
 
@@ -31,6 +31,8 @@ from onnxopt.proto.messages import BODY_TYPES, make_attribute, qualified, type_n
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
+
+_NO_VALUE: Final = "not a value: m.value(name) is one that is there, m.const(array) a new one"
 
 
 def make_call(
@@ -103,7 +105,9 @@ def check_call(
     opset = graph.opset_of(op) if opset < 0 else opset
     defined = signature(op, opset)
     known = known or (defined is None and graph.model.has_function(op))
-    objection = _objection(op, opset, defined, inputs, len(outputs), attributes, known=known)
+    odd = next(((i, v) for i, v in enumerate(inputs) if v is not None and not isinstance(v, Value)), None)
+    objection = "" if odd is None else f"its input {odd[0]} is {an(type(odd[1]).__name__)}, {_NO_VALUE}"
+    objection = objection or _objection(op, opset, defined, inputs, len(outputs), attributes, known=known)
     if objection:
         raise refusal(graph, place, objection, op, opset)
     if (types := formals(op, opset)) is None:
@@ -249,10 +253,6 @@ def _objection(
     known: bool,
 ) -> str:
     """Return why a call violates its schema, or an empty string. `known`: a node of this operator existed before."""
-    for i, value in enumerate(inputs):
-        if value is not None and not isinstance(value, Value):
-            kind = an(type(value).__name__)
-            return f"its input {i} is {kind}, not a value: m.value(name) is one that is there, m.const(array) a new one"
     if defined is None:
         return "" if known else _unknown(op, opset)
     if not defined.takes(len(inputs)):

@@ -50,7 +50,7 @@ class Graph(Scope):
                     if value.tensor is not None:
                         value.forget()
                 elif len(users) == 1:
-                    self.model.mark(next(iter(users)))
+                    self.model.mark(*users)
 
     @overload
     def make(

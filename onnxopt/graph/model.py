@@ -161,7 +161,8 @@ class Model:
     def mark(self, node: Node) -> None:
         """Mark `node` as changed, itself or in its neighbourhood, for passes to visit again."""
         self.clock += 1
-        self.marked.pop(node, None)
+        if node in self.marked:
+            del self.marked[node]  # to be the last
         self.marked[node] = self.clock
         for watch in self.watchers:
             watch(node)

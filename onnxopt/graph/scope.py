@@ -119,7 +119,7 @@ class Scope:
     def opset_of(self, op: str) -> int:
         """Return the version of an operator's domain (qualified name) in force here; 0 if it is not imported."""
         opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
-        return opsets.get(op.rpartition("::")[0], 0)
+        return opsets.get(op.rpartition("::")[0] if "::" in op else "", 0)
 
     def signature(self, op: str) -> Signature | None:
         """Return the signature of an operator in the version in force here; None if the standard has none."""

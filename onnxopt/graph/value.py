@@ -94,7 +94,8 @@ class Value:
         """The single node that reads this value; None for several reading inputs, or for a graph output."""
         if len(self.users) != 1 or self.output_count:
             return None
-        return next(iter(self.users))
+        (user,) = self.users
+        return user
 
     def feeds_only(self, kind: Callable[[Node], bool]) -> bool:
         """Whether the value is no graph output and `kind` holds for all readers.

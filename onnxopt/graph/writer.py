@@ -178,8 +178,8 @@ def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
     field.extend(node.proto for node in new)
     for node, copy in zip(new, field[len(field) - len(new) :]):
         node.adopt(copy)
-    place = {id(node.proto): i for i, node in enumerate(nodes)}
-    field.sort(key=lambda proto: place.get(id(proto), len(nodes)))
+    place, last = {id(node.proto): i for i, node in enumerate(nodes)}, len(nodes)
+    field.sort(key=lambda proto: place.get(id(proto), last))
     del field[len(nodes) :]
 
 

@@ -75,7 +75,7 @@ class Driver:
         self.records: defaultdict[str, RuleReport] = defaultdict(RuleReport)  # of rules that fired or declined
         self.declined: dict[Node, list[str]] = {}  # rules whose pattern matched and whose guard failed
         self._again: dict[Node, Sequence[str]] = {}  # rules to try where nothing changed
-        self._queue: deque[Node] = deque()
+        self._queue: list[Node] = []
         self._queued: set[Node] = set()
         self._touched: list[Node] = []
         self._reasons: defaultdict[tuple[str, str], set[Node]] = defaultdict(set)
@@ -94,19 +94,18 @@ class Driver:
         budget = 1000 + 20 * model.node_count()
         done = 0
         model.watchers.append(self._touched.append)
-        queue, queued, again = self._queue, self._queued, self._again
+        queued, again = self._queued, self._again
         candidates, declined = self.rules.candidates, self.declined
         try:
-            while queue:
-                node = queue.popleft()
+            for node in self._queue:  # rewrites append to it
                 queued.discard(node)
                 if node.graph is None or node.graph.skipped:
                     continue
                 only = again.pop(node, None) if again else None
                 found = candidates(node)
                 if not found:  # most nodes
-                    if declined:
-                        declined.pop(node, None)
+                    if node in declined:
+                        del declined[node]
                     continue
                 if self._visit(node, found, only):
                     done += 1
@@ -180,7 +179,7 @@ class Driver:
                         if outcome is None:
                             self.declined.pop(node, None)
                             return True
-                        reason, stays = str(outcome), stays and outcome.stays
+                        reason, stays = outcome.args[0], stays and outcome.stays
                     is_left = bool(path) and change(path)
             if reason is not None:
                 if not stays:
@@ -189,8 +188,8 @@ class Driver:
                     self._decline(rule, reason, node)
         if declined:
             self.declined[node] = declined
-        else:
-            self.declined.pop(node, None)
+        elif node in self.declined:
+            del self.declined[node]
         return False
 
     def _apply(self, rule: Rule, m: Match) -> Declined | None:

@@ -85,7 +85,9 @@ class Match:
         if reason.__class__ is not str:
             raise TypeError(f"require(condition, reason): the reason is text, not {reason!r}")
         if not condition:
-            raise Declined(reason, stays)
+            declined = Declined(reason)
+            declined.stays = stays
+            raise declined
 
     def known(self, found: T | None, reason: str) -> T:
         """Return `found`. Declines with `reason` if it is None."""

@@ -57,10 +57,9 @@ class RuleSet:
         Most patterns fail by their form, and most anchors have operands of equal kinds: the answer is cached by these.
         """
         op, inputs = node._op, node.inputs
-        known = self._asked.get(op)
-        if known is None:
-            known = self._asked[op] = *self._asked_of(op), _levels()
-        most, reads, asked, level = known
+        if op not in self._asked:
+            self._asked[op] = *self._asked_of(op), _levels()
+        most, reads, asked, level = self._asked[op]
         count = len(inputs)
         level = level[count if count < most else most]
         for index, ops in asked:
@@ -78,9 +77,9 @@ class RuleSet:
             level = level[
                 reads.intersection([v.producer._op for v in inputs if v is not None and v.producer is not None])
             ]
-        found: Candidates | None = level.get(_FOUND)
-        if found is None:
-            found = level[_FOUND] = self._fitting(node)
+        if _FOUND not in level:
+            level[_FOUND] = self._fitting(node)
+        found: Candidates = level[_FOUND]
         return found
 
     def _asked_of(self, op: str) -> tuple[int, frozenset[str], Asked]:
@@ -103,7 +102,8 @@ class RuleSet:
         op, inputs = node._op, node.inputs
         found: list[tuple[Rule, list[tuple[tuple[Call], Orders]]]] = []
         for rule in self.by_anchor.get(op, ()):
-            roots = [c for c in rule.roots if op in c.ops and _may_read(c, inputs)]
+            roots = [c for c in rule.roots if op in c.ops and (c.variadic or len(inputs) <= len(c.inputs))]
+            roots = [c for c in roots if not c.reads or reads_one_of(c.reads, inputs)]
             if fitting := [((c,), orders) for c in roots if (orders := possible_orders(c, inputs))]:
                 found.append((rule, fitting))
         return found
@@ -118,11 +118,6 @@ def rule_set(rules: tuple[Rule, ...]) -> RuleSet:
 def possible_orders(p: Call, inputs: Sequence[Value | None]) -> Orders:
     """Return the orders of a call's operands that may match, by the producers of the inputs, and by constants."""
     return [order for order in p.orders if all(map(_may_be, order, inputs))]
-
-
-def _may_read(p: Call, inputs: Sequence[Value | None]) -> bool:
-    """Whether a call may have this number of inputs, and reads what it must."""
-    return (p.variadic or len(inputs) <= len(p.inputs)) and (not p.reads or reads_one_of(p.reads, inputs))
 
 
 def _may_be(p: Pattern, v: Value | None) -> bool:
@@ -232,11 +227,12 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
     if p.name is not None and p.name in b.nodes:
         return b.nodes[p.name] is node
     inputs = node.inputs
-    count, wanted = len(inputs), len(p.inputs)
-    if count < wanted:
+    absent = len(p.inputs) - len(inputs)
+    if absent > 0:
         inputs = canonical_operands(node)
-        count = len(inputs)
-    if count > wanted and not p.variadic:
+        absent = len(p.inputs) - len(inputs)
+        inputs = [*inputs, *repeat(None, absent)]
+    if absent < 0 and not p.variadic:
         return False
     if p.reads and not reads_one_of(p.reads, inputs):
         return False
@@ -248,14 +244,14 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
     b.covered.append((node, p))
     if p.name is not None:
         b.nodes[p.name] = node
-    if not orders:
-        orders = p.orders
-        if len(orders) > 1 and not (orders := possible_orders(p, inputs)):
+    patterns = p.inputs
+    if p.commutes:
+        orders = orders or possible_orders(p, inputs)
+        if not orders:
             return False
-    patterns = orders[0] if len(orders) == 1 else orders[b.choose(len(orders))]
+        patterns = orders[0] if len(orders) == 1 else orders[b.choose(len(orders))]
     values = b.values
-    for i, q in enumerate(patterns):
-        v = inputs[i] if i < count else None
+    for q, v in zip(patterns, inputs):
         if type(q) is Either:
             q = q.choices[b.choose(len(q.choices))]
         if type(q) is Var:  # inlined: most operands are Var or Const
@@ -343,7 +339,8 @@ def value_equals(value: Value, literal: object) -> bool:
 
 def _refusal(b: Bindings) -> str | None:
     """Return why a structural match may not be rewritten, or None; cheap conditions first."""
-    graph = b.covered[0][0].scope
+    graph = b.covered[0][0].graph
+    assert graph is not None
     model = graph.model
     if model.functions and graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"

@@ -105,11 +105,15 @@ class Call:
     key: object = field(default_factory=object, compare=False, repr=False)  # identity kept by `at` and `replace`
 
     @cached_property
+    def commutes(self) -> bool:
+        """Whether the operands commute and differ."""
+        pair = len(self.inputs) == 2 and not self.variadic and COMMUTATIVE.issuperset(self.ops)
+        return pair and self.inputs[0] != self.inputs[1]
+
+    @cached_property
     def orders(self) -> tuple[tuple[Pattern, ...], ...]:
-        """The inputs, in both orders if the operands commute and differ."""
-        commutes = len(self.inputs) == 2 and not self.variadic and COMMUTATIVE.issuperset(self.ops)
-        differ = commutes and self.inputs[0] != self.inputs[1]
-        return (self.inputs, self.inputs[::-1]) if differ else (self.inputs,)
+        """The inputs, in both orders if they commute."""
+        return (self.inputs, self.inputs[::-1]) if self.commutes else (self.inputs,)
 
     def at(self, output: int) -> Call:
         """Return the same call, matched through another of its outputs."""

@@ -31,9 +31,7 @@ class Declined(Exception):
     """A guard does not hold; the message is the reason. `stays`: it read only matched nodes and known shapes of their
     operands, and is not asked again before these change."""
 
-    def __init__(self, reason: str, stays: bool = False) -> None:
-        super().__init__(reason)
-        self.stays = stays
+    stays = False
 
 
 def require(condition: object, reason: str) -> None:

@@ -91,7 +91,9 @@ def without(removed: Guard | None) -> Iterator[set[Guard]]:
 
     def require(self: Match, condition: object, reason: str, stays: bool = False) -> None:
         if not condition and is_there():
-            raise Declined(reason, stays)
+            declined_here = Declined(reason)
+            declined_here.stays = stays
+            raise declined_here
 
     def known(self: Match, found: object, reason: str) -> object:
         if found is None and is_there():

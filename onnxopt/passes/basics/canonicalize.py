@@ -147,7 +147,7 @@ class LiftConstants(GraphPass):
             return
         for node in list(graph.by_op.get("Constant", ())):
             value = node.outputs[0]
-            if value is None or not value.constant or (value.is_output and graph.is_bound_by_name):
+            if value is None or not value.constant or (value.output_count and graph.is_bound_by_name):
                 continue
             attribute = node.attributes.get("value")
             if attribute is not None:

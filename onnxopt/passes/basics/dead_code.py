@@ -141,7 +141,7 @@ def _needs_outputs(node: Node, opt_level: int) -> bool:
 
 def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
     given = graph.initializers.values()
-    dead = dict.fromkeys(v for v in given if not v.is_used and (v.constant or not v.is_input))
+    dead = {v: None for v in given if not v.users and not v.output_count and (v.constant or not v.is_input)}
     if dead:
         graph.remove_initializer(*dead)
         ctx.count("dead_initializer", len(dead))

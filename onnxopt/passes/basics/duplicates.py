@@ -180,10 +180,8 @@ def _is_refused(a: Value, b: Value) -> bool:
 
 def _replaceable(node: Node, first: Node) -> bool:
     """Whether `first` has a distinct value for every used output of `node`. Graph outputs cannot share a value."""
-    for a, b in zip(node.outputs, first.outputs):
-        if a is not None and a.is_used and (b is None or (a.is_output and (b.is_output or node.graph != first.graph))):
-            return False
-    return True
+    used = [(a, b) for a, b in zip(node.outputs, first.outputs) if a is not None and a.is_used]
+    return not any(b is None or (a.is_output and (b.is_output or node.graph != first.graph)) for a, b in used)
 
 
 @register
