@@ -74,3 +74,17 @@ def test_empty_scan_outputs_may_differ_in_shape(stacked: str, proven: bool, tmp_
     texts = "j = Cast <to = 1> (before) k = Abs (j)", stacked
     found = own_check(tmp_path, *(NEVER.replace("STACKED", text) for text in texts))
     assert (found.status != "different") is proven, found.message
+
+
+@pytest.mark.parametrize(
+    ("stacked", "proven"),
+    [("k = Abs (x)", True), ("m = Abs (x) k = Unsqueeze (m, axis)", False)],
+    ids=["dims that the original does not know", "another rank"],
+)
+def test_a_result_may_know_dims_of_an_empty_scan_output(stacked: str, proven: bool, tmp_path: Path) -> None:
+    """A state without known dims gives [0, 0, 0] in A. In B, the body reads the initial value and gives [0, 8, 4]."""
+    model = NEVER.replace("float[8, 4] before", "float[p, q] before").replace(
+        "no = {0}", "no = {0}, int64[1] axis = {0}"
+    )
+    found = own_check(tmp_path, *(model.replace("STACKED", text) for text in ("k = Abs (before)", stacked)))
+    assert (found.status != "different") is proven, found.message
