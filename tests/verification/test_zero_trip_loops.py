@@ -88,3 +88,14 @@ def test_a_result_may_know_dims_of_an_empty_scan_output(stacked: str, proven: bo
     )
     found = own_check(tmp_path, *(model.replace("STACKED", text) for text in ("k = Abs (before)", stacked)))
     assert (found.status != "different") is proven, found.message
+
+
+def test_a_function_may_stack_an_empty_output(tmp_path: Path) -> None:
+    """A Loop without iterations in a function has dims that only the result knows."""
+    body = """{ two = Constant <value = int64 {2}> () no = Constant <value = bool {0}> ()
+        u, v = Loop (two, no, x) <body = l (int64 i, bool go, float[p, q] before) => (on, after, k)
+            { on = Identity (go) after = Identity (before) k = Abs (STACKED) }> }"""
+    model = f"""<ir_version: 9, opset_import: ["" : 19, "own" : 1]> g (float[8, 4] x) => (float[a, b, c] v) {{
+        v = own.never (x) }} <domain: "own", opset_import: ["" : 19]> never (x) => (v) {body}"""
+    found = own_check(tmp_path, *(model.replace("STACKED", name) for name in ("before", "x")))
+    assert found.status != "different", found.message

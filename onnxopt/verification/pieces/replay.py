@@ -12,7 +12,6 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.verification.compare import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
-from onnxopt.verification.model.nodes import bodies_of
 from onnxopt.verification.pieces.noise import Channels, Jumps, Layout, Unexplained, View, is_discrete, views
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
@@ -38,7 +37,7 @@ def are_as_empty(a: Any, b: Any, makers: Iterable[tuple[Program, str]]) -> bool:
     """
     if any(not isinstance(v, np.ndarray) or v.size for v in (a, b)) or a.dtype != b.dtype:
         return False
-    stacks = (_loops(program.nodes[program.maker[value]]) for program, value in makers if value in program.maker)
+    stacks = (program.maker.get(value) in program.having(_is_loop) for program, value in makers)
     return a.shape[:1] == b.shape[:1] == _ANY_COUNT and _fit(a.shape, b.shape) and any(stacks)
 
 
@@ -47,8 +46,8 @@ def _fit(x: Sequence[int], y: Sequence[int]) -> bool:
     return _ANY_COUNT in (x, y) or (len(x) == len(y) and all(m == n or 0 in (m, n) for m, n in zip(x, y)))
 
 
-def _loops(node: NodeProto) -> bool:
-    return node.op_type == "Loop" or any(_loops(n) for body in bodies_of(node) for n in body.node[:])
+def _is_loop(node: NodeProto) -> bool:
+    return bool(node.op_type == "Loop")
 
 
 # -- execution --------------------------------------------------------------------------------------------
