@@ -60,8 +60,12 @@ class ShapeArithmetic(ModelPass):
                 types.update(model)
             if not model.is_vague:
                 return  # computations on numbers are left to constant folding
+        if model.inferred_version < 0:
+            types.update(model)
         if not model.graph.skipped:
-            _run_graph(model.graph, _known(model), {}, ctx)
+            data, model.sizes = _known(model), None  # inference during the sweep needs data of its own
+            _run_graph(model.graph, data, {}, ctx)
+            model.sizes = data if data.kept else None
 
 
 def _has(scopes: Iterable[Graph], *ops: str) -> bool:
@@ -75,11 +79,8 @@ def _is_static(v: Value) -> bool:
 
 def _known(model: Model) -> ShapeData:
     """Return the shape data, kept between rounds in models without bodies."""
-    if model.graph.owners:
-        return ShapeData()
-    model.sizes = model.sizes or ShapeData(kept=True)
-    assert isinstance(model.sizes, ShapeData)
-    return model.sizes
+    kept = None if model.graph.owners else model.sizes
+    return kept if isinstance(kept, ShapeData) else ShapeData(kept=not model.graph.owners)
 
 
 def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
