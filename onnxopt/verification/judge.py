@@ -315,11 +315,9 @@ class Judge(Loaded):
 
 def main() -> None:
     """Serve as the worker process of a verification."""
-    from onnxopt.verification.aside import Aside
     from onnxopt.verification.job_runner import JobRunner
 
     keep_little()
-    Judge.aside = Aside()
     serve(lambda tell: JobRunner(Judge(tell), tell, is_asked))
 
 

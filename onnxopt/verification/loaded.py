@@ -20,7 +20,6 @@ from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import renaming, views
 from onnxopt.verification.original import Original
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
-from onnxopt.verification.runtime import PLAIN
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
@@ -147,8 +146,6 @@ class Loaded(Original):
         return Streamed(self.looked().b, self.options.memory, keep=not self.streamed)
 
     def _loaded(self, path: str) -> OnnxRuntime:
-        if self.aside is not None and self.runtime == PLAIN:
-            self.aside.begin(path)
         view = renaming(self.options)
         return OnnxRuntime(path, stateful=self.planned.stateful, runtime=self.runtime, view=view)
 
@@ -173,8 +170,6 @@ class Loaded(Original):
 
         A lack of memory says nothing, except of a result with optimizations.
         """
-        if optimize and path == self.paths[1] and self.aside is not None and self.aside.loads():
-            return ""
         self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
         try:
             if not self.runtime.computes(path):

@@ -30,7 +30,6 @@ from onnxopt.worker import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
-    from onnxopt.verification.aside import Aside
     from onnxopt.verification.programs.foreign import Foreign, Operators
     from onnxopt.verification.programs.runner import Runner
 
@@ -48,8 +47,6 @@ _NODES: Final = 7000  # nodes; larger models run in segments, as loading takes q
 
 class Original:
     """A model in a runtime, with graph optimizations off."""
-
-    aside: Aside | None = None  # loads results too, in a process of its own
 
     def __init__(self, tell: Tell = lambda state: None) -> None:
         """Create without loading."""
@@ -88,8 +85,6 @@ class Original:
     def plan(self, plan: Plan) -> Opened:
         """Load the original. Raises Refused."""
         self.planned = plan
-        if self.aside is not None and self.runtime == PLAIN:
-            self.aside.prepare(self.paths[0], plan.nodes)
         is_large = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         self.streamed = is_large or self.runtime.computes(self.paths[0])
         if self.streamed:

@@ -109,26 +109,16 @@ def start_ahead(program: str, shared: Sequence[str] = ()) -> None:
     """
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # a package that cannot be imported may raise anything
-            if shared and can_copy():
+            command = f"{confinement(usual_memory())}; {program}"
+            is_alone = threading.active_count() == 1  # see `Forked`: an agent of the environment may run threads
+            if sys.platform == "linux" and shared and is_alone and not is_short():
                 let_threads_sleep()
                 import_onnx_in_parts()
                 for module in shared:
                     import_module(module)
-                start_copy(program, usual_memory())
+                _ahead[command] = Forked(command)
             else:
-                command = f"{confinement(usual_memory())}; {program}"
                 _ahead[command] = _start_worker(command)
-
-
-def can_copy() -> bool:
-    """Return whether a worker can be a copy of this process: see `Forked`; an environment's agent may run threads."""
-    return sys.platform == "linux" and threading.active_count() == 1 and not is_short()
-
-
-def start_copy(program: str, memory: int) -> None:
-    """Copy this process for the next `Worker` with `program` and `memory`. Raises OSError."""
-    command = f"{confinement(memory)}; {program}"
-    _ahead[command] = Forked(command)
 
 
 def end_ahead() -> None:
