@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class Declined(Exception):
-    """A guard does not hold; the message is the reason. `stays`: it read only matched nodes and known shapes of their
-    operands, and is not asked again before these change."""
+    """A guard does not hold; the message is the reason. `stays`: the guard read only matched nodes and known shapes of
+    their operands, and is not asked again before these change."""
 
     stays = False
 
