@@ -353,7 +353,7 @@ def _form(dims: Shape | None, is_constant: bool, rank: int, view: View, may_foll
         return _SEEN
     place, own = view.at(rank), {i for i, d in enumerate(dims, rank - len(dims)) if d != 1}
     if (may_follow or op == "MatMul") and len(dims) <= place.rank and place.fixed.issuperset(own):
-        return _UNCHANGED  # it broadcasts as before
+        return _UNCHANGED  # the operand broadcasts as before
     if may_follow and not is_turned and _is_in_view(dims, rank, view):
         return _UNCHANGED
     if not is_constant:

@@ -97,7 +97,7 @@ class Driver:
         queued, again = self._queued, self._again
         candidates, declined = self.rules.candidates, self.declined
         try:
-            for node in self._queue:  # rewrites append to it
+            for node in self._queue:  # rewrites append nodes to the queue
                 queued.discard(node)
                 if node.graph is None or node.graph.skipped:
                     continue

@@ -112,7 +112,7 @@ class Call:
 
     @cached_property
     def orders(self) -> tuple[tuple[Pattern, ...], ...]:
-        """The inputs, in both orders if they commute."""
+        """The inputs, in both orders if the operands commute."""
         return (self.inputs, self.inputs[::-1]) if self.commutes else (self.inputs,)
 
     def at(self, output: int) -> Call:

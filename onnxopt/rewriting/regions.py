@@ -26,7 +26,7 @@ class Region(NamedTuple, Generic[K]):
 
 @lru_cache(_MOST_VIEWS)
 def _view_of(view: Callable[[K], View], kind: K) -> View:
-    """Return the view of a kind, the same object again: forms in it are known then."""
+    """Return the view of a kind, the same object again: forms in a view are kept by object."""
     return view(kind)
 
 

@@ -39,8 +39,8 @@ _unnamed = itertools.count()
 _SHAPE: Final[Callable[[Value | None], Shape | None]] = attrgetter("shape")
 _MAX_SAFE_FACTORS: Final = 2  # products of at most this number of symbols always fit;
 _MAX_SYMBOLS: Final = 64  # above this number symbols are not recorded, at quadratic cost
+_UNSIZED: Final = frozenset({str, type(None)})  # types of dims that need a symbol
 # A size is too complex, or the operands are a run-time error: missing attributes, axes out of range.
-_UNSIZED: Final = frozenset({str, type(None)})
 _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
 
