@@ -11,9 +11,9 @@ def run() -> NoReturn:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main` hears it: nothing has begun that needs an end
-    from onnxopt.startup import import_onnx_in_parts
+    from onnxopt.startup import postpone_imports
 
-    import_onnx_in_parts()  # first: modules imported before are read
+    postpone_imports()  # first: modules imported before are read
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
     if sys.argv[1:2] == ["optimize"] and {"--no-verify", "--help", "-h"}.isdisjoint(sys.argv):
         # The verifier's process imports as long as the command does, and at the same time.

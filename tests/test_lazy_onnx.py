@@ -13,7 +13,7 @@ import pytest
 from onnxopt.worker.process import child
 from tests.samples import ROOT, sample
 
-LAZILY = "from onnxopt.startup import import_onnx_in_parts; import_onnx_in_parts(); "
+LAZILY = "from onnxopt.startup import postpone_imports; postpone_imports(); "
 HEAVY = {"onnx.helper", "onnx.numpy_helper", "onnx.serialization", "onnx.compose", "google.protobuf.json_format"}
 
 

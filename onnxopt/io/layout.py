@@ -9,7 +9,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Final, TypeAlias
@@ -126,18 +126,18 @@ class _Piece:
     end: int = 0
 
 
-@dataclass(eq=False, repr=False)
 class Layout:
     """A placement plan. `inside`: data spliced into the model file, by index of the main graph's initializer."""
 
-    home: Path  # folder where the model will be read
-    inside: dict[int, Array | Stored] = field(default_factory=dict)
-    pieces: list[_Piece] = field(default_factory=list)
-    references: list[tuple[TensorProto, str]] = field(default_factory=list)  # references to data left in place
-    # External data put into the model file, through the proto; empty for data in `inside`.
-    incoming: list[tuple[TensorProto, memoryview | bytes]] = field(default_factory=list)
-    _size: int = 0
-    _before: list[tuple[TensorProto, TensorProto, bytes | None]] = field(default_factory=list)
+    def __init__(self, home: Path) -> None:
+        self.home = home  # folder where the model will be read
+        self.inside: dict[int, Array | Stored] = {}
+        self.pieces: list[_Piece] = []
+        self.references: list[tuple[TensorProto, str]] = []  # references to data left in place
+        # External data put into the model file, through the proto; empty for data in `inside`.
+        self.incoming: list[tuple[TensorProto, memoryview | bytes]] = []
+        self._size = 0
+        self._before: list[tuple[TensorProto, TensorProto, bytes | None]] = []
 
     def add(self, tensor: TensorProto, data: Data) -> None:
         """Put data into the data file."""

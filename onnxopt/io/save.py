@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -128,6 +127,8 @@ class Staged:
         """Rename the staged files into place, the model last, then remove replaced files."""
         with _explained(self.asked):
             if self._special:
+                import shutil  # reads compression modules
+
                 with open(self._made, "rb") as f, open(_opened(self.asked), "wb") as g:
                     shutil.copyfileobj(f, g)
             else:

@@ -10,7 +10,6 @@ import itertools
 import mmap
 import os
 import re
-import shutil
 import stat
 import sys
 import tempfile
@@ -337,6 +336,8 @@ def _remove_folder(folder: Path) -> None:
     """Remove the owner's file last: without it the contents are unknown."""
     for path in sorted((folder / name for name in listed(folder)), key=lambda path: path.name == _OWNER):
         if path.is_dir() and not path.is_symlink():
+            import shutil  # reads compression modules
+
             shutil.rmtree(path, ignore_errors=True)
         else:
             with suppress(OSError):

@@ -32,7 +32,7 @@ class Formal(NamedTuple):
         return next(iter(self.allowed)) if len(self.allowed) == 1 else 0
 
 
-@dataclass(repr=False)
+@dataclass(eq=False, repr=False)
 class Signature:
     """The signature of an operator in plain Python, ten times as fast to query as onnx's schema.
 

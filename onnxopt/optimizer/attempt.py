@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RolledBack:
     """A rewrite left out. Without `value`, the whole rule or pass."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.arguments import check_whole, names_in, names_of, places_in, requested_changes, shapes_in, sizes_in
 from onnxopt.errors import ModelError, UsageError, any_of
@@ -35,8 +35,7 @@ _CHANGES: Final = (  # options that change a model without passes
 )
 
 
-@dataclass(eq=False, repr=False)
-class Converted:
+class Converted(NamedTuple):
     """Changes made before the passes."""
 
     freed: Mapping[str, int]  # {new symbol: number replaced}
@@ -44,7 +43,7 @@ class Converted:
     int64: int  # number of int64 values, if requested as int32
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class OptimizeOptions:
     """Options of an optimization: passes, changes of the model, and limits. See `onnxopt.optimize` for the keywords.
 

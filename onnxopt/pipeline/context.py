@@ -61,7 +61,7 @@ Trace = Callable[["Model", "PassInfo", bool], None]
 Observer = Callable[["Rule", "Match", bool], None]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PassContext:
     """Settings for the passes run inside its `with` block (TVM Relay's PassContext).
 

@@ -15,7 +15,7 @@ from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
 
 
-@dataclass
+@dataclass(repr=False)
 class Decline:
     """Number of anchors declined for a reason, with an example."""
 
@@ -32,12 +32,12 @@ class RuleReport:
     declined: dict[str, Decline] = field(default_factory=dict)
 
 
-@dataclass(eq=False, repr=False)
 class Fuel:
     """Number of rewrites left; None is unlimited. Shared by all passes of a run."""
 
-    left: int | None = None
-    taken: int = 0
+    def __init__(self, left: int | None = None) -> None:
+        self.left = left
+        self.taken = 0
 
     def take(self) -> bool:
         if self.left is not None:

@@ -5,15 +5,35 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import LazyLoader, find_spec, module_from_spec
 from threading import get_ident
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 _MESSAGES: Final = ("onnx.onnx_ml_pb2", "onnx.onnx_data_pb2")
-# Modules that packages import once and do not read: a sixth of a process on a small model.
+
+
+def _of_onnx(name: str) -> Any:
+    """Return a message or submodule of onnx; None for another name."""
+    for home in _MESSAGES:
+        if hasattr(import_module(home), name):
+            return getattr(sys.modules[home], name)
+    with suppress(ModuleNotFoundError):
+        return import_module(f"onnx.{name}")
+    return None
+
+
+def _of_typing(name: str) -> Any:
+    """Return a substitute for NDArray, which annotates results of numpy.linalg; None for another name."""
+    return list if name == "NDArray" else None
+
+
+# Modules that packages import and a command does not read: a quarter of a process on a small model.
 _UNREAD: Final = (
     "calendar",  # dates, for protobuf
     "google.protobuf.descriptor_database",
@@ -24,9 +44,17 @@ _UNREAD: Final = (
     "numpy._core._add_newdocs",  # docstrings of C functions
     "numpy._core._add_newdocs_scalars",
     "numpy._core._internal",  # records, and arrays of ctypes
+    "pickle",  # files of objects, for numpy
+    "shutil",  # removal of folders, for tempfile
     "textwrap",  # docstrings, for numpy
     "tokenize",
 )
+# {postponed module: its names that are known without a run}
+_POSTPONED: Final[Mapping[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(_UNREAD, lambda name: None),
+    "numpy._typing": _of_typing,
+    "onnx": _of_onnx,  # its text formats, checker and composing take as long as numpy
+}
 
 
 def lazy(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
@@ -47,60 +75,60 @@ def listing(package: str) -> Callable[[], list[str]]:
     return lambda: sorted({*names, *names["__all__"]})
 
 
-class _Unread:
-    """Finds modules of `_UNREAD`, which run when a name of them is read."""
+class _Postponed:
+    """Finder and loader of modules of `_POSTPONED`: one runs when a name is read that is not known (PEP 562)."""
 
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path) if name in _UNREAD else None
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._running: set[int] = set()  # threads that run the module; a second run sets the same names
+        self._has_run = False
+
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the spec of a postponed module; None for others."""
+        spec = PathFinder.find_spec(name, path) if name in _POSTPONED else None
         if spec is not None and spec.loader is not None:
-            spec.loader = LazyLoader(spec.loader)
+            spec.loader = cast(Any, cls(spec.loader))
         return spec
 
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
 
-def import_onnx_in_parts() -> None:
-    """Import the package onnx, unless it is imported already, without running `onnx/__init__.py`, for a command.
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module a `__getattr__`, instead of a run."""
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        vars(module)["__getattr__"] = partial(self._read, module)
 
-    The imports of `__init__.py` (text formats, checker, composing) take as long as numpy. A command and its workers
-    mostly read messages and a few submodules, each imported when it is read. Another name runs `__init__.py`. Modules
-    of `_UNREAD` do not run either.
-    """
-    spec = None if "onnx" in sys.modules else find_spec("onnx")
-    if spec is None or spec.loader is None:
-        return
-    package, loader = module_from_spec(spec), spec.loader
-    running: set[int] = set()  # threads that run `__init__.py`; a second run sets the same names
-    is_complete = False
+    def _read(self, module: ModuleType, name: str) -> Any:
+        """Return a name of a module: a known name, or a name set by the run."""
+        names = vars(module)
+        if not self._has_run:
+            if not name.startswith("_") and (known := _POSTPONED[module.__name__](name)) is not None:
+                return names.setdefault(name, known)
+            if get_ident() not in self._running:
+                self._running.add(get_ident())
+                try:
+                    self._loader.exec_module(module)
+                finally:
+                    self._running.remove(get_ident())
+                self._has_run = True
+        if name in names:
+            return names[name]
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
 
-    def getattribute(name: str) -> Any:
-        nonlocal is_complete
-        if not is_complete and not name.startswith("_"):
-            for home in _MESSAGES:
-                if hasattr(import_module(home), name):
-                    return vars(package).setdefault(name, getattr(sys.modules[home], name))
-            with suppress(ModuleNotFoundError):
-                return import_module(f"onnx.{name}")
-        if not is_complete and get_ident() not in running:
-            running.add(get_ident())
-            try:
-                loader.exec_module(package)
-            finally:
-                running.remove(get_ident())
-            is_complete = True
-        if name in vars(package):
-            return vars(package)[name]
-        raise AttributeError(f"module 'onnx' has no attribute {name!r}")
 
-    sys.meta_path.insert(0, _Unread)
-    vars(package)["__getattr__"] = getattribute
-    sys.modules["onnx"] = package
+def postpone_imports() -> None:
+    """Postpone the run of modules of `_POSTPONED` that are imported from now on, for a command and its workers."""
+    if _Postponed not in sys.meta_path:
+        sys.meta_path.insert(0, cast(Any, _Postponed))
 
 
 def import_the_rest() -> None:
-    """Run `onnx/__init__.py` and unread modules, for code that lists or changes the package, or reads it in threads.
+    """Run `onnx/__init__.py` and other postponed modules, for code that lists or changes onnx, or reads it in threads.
 
     Submodules of onnx import each other in cycles, and Python refuses cycles of imports in several threads.
     """
-    import_module("onnx").__version__  # noqa: B018 (`__init__.py` defines the name)
-    for name in _UNREAD:
-        getattr(sys.modules.get(name), "__doc__", None)
+    import_module("onnx")
+    for name in _POSTPONED:
+        getattr(sys.modules.get(name), "__version__", None)  # no known name

@@ -12,7 +12,7 @@ from onnxopt.worker import usual_memory
 _MIN_BYTES: Final = 128 << 20  # bytes
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Limits:
     """Resource limits of workers."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import StartError, is_short
 from onnxopt.runtime import let_threads_sleep
-from onnxopt.startup import import_onnx_in_parts
+from onnxopt.startup import postpone_imports
 from onnxopt.worker import confinement, usual_memory
 from onnxopt.worker.forked import Forked
 from onnxopt.worker.serving import HEADER, pack
@@ -52,7 +52,7 @@ def child(program: str) -> list[str]:
     """
     home = f"import gc, sys; gc.disable(); sys.path.append({str(_HOME)!r})"  # `serve` collects again
     threads = "from onnxopt.runtime import let_threads_sleep; let_threads_sleep()"
-    parts = "from onnxopt.startup import import_onnx_in_parts; import_onnx_in_parts()"
+    parts = "from onnxopt.startup import postpone_imports; postpone_imports()"
     return [sys.executable, "-P", "-c", f"{home}; {threads}; {parts}; {program}"]
 
 
@@ -113,7 +113,7 @@ def start_ahead(program: str, shared: Sequence[str] = ()) -> None:
             is_alone = threading.active_count() == 1  # see `Forked`: an agent of the environment may run threads
             if sys.platform == "linux" and shared and is_alone and not is_short():
                 let_threads_sleep()
-                import_onnx_in_parts()
+                postpone_imports()
                 for module in shared:
                     import_module(module)
                 _ahead[command] = Forked(command)

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Neg (a) }'
 PROGRAM = f"""
 from onnxopt.runtime import let_threads_sleep; let_threads_sleep()
-from onnxopt.startup import import_onnx_in_parts; import_onnx_in_parts()
+from onnxopt.startup import postpone_imports; postpone_imports()
 import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
 sys.path.append({str(ROOT)!r})
 from tests.cli.fork_server import import_what_runs_do, serve

@@ -60,14 +60,12 @@ class ConstantFolding(GraphPass):
             patient = replaced
 
 
-@dataclass(eq=False, repr=False)
 class _Spent:
     """Totals over all folds of a run: bytes made beyond freed ones, bytes kept, operations, seconds in subprocesses."""
 
-    bytes: int = 0
-    kept: int = 0
-    operations: int = 0
-    seconds: float = 0.0
+    def __init__(self) -> None:
+        self.bytes = self.kept = self.operations = 0
+        self.seconds = 0.0
 
 
 class _Cone:
