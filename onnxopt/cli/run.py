@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,13 +103,11 @@ class CommandInstruments:
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False, repr=False)
 class SingleRun:
     """A run of IN OUT. `asked`: the parameters of the command by name."""
 
-    asked: dict[str, Any]
-    verify_options: VerifyOptions | None
-    output: OutputSettings
+    def __init__(self, asked: dict[str, Any], verify_options: VerifyOptions | None, output: OutputSettings) -> None:
+        self.asked, self.verify_options, self.output = asked, verify_options, output
 
     def run(self, source: Path, destination: Path, called: tuple[str, str] | None = None) -> int:
         """Optimize, and print the result; returns the exit code.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -68,16 +67,14 @@ Decoder = Callable[["TensorProto"], Array]
 _PURE: Final = "pure functions"
 
 
-@dataclass(eq=False, repr=False)
 class Left:
     """State of a model after a pass: `state`, mark `clock`, and the reasons of the pass by declined node.
 
     A declined node is tried again when more becomes known. `declined` is None if the pass does not report any.
     """
 
-    state: tuple[int, int]
-    clock: int
-    declined: Mapping[Node, Sequence[str]] | None
+    def __init__(self, state: tuple[int, int], clock: int, declined: Mapping[Node, Sequence[str]] | None) -> None:
+        self.state, self.clock, self.declined = state, clock, declined
 
 
 class Model:

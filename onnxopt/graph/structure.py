@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -48,12 +47,14 @@ def check_interface(
         _fail(name, "main", what)
 
 
-@dataclass(eq=False, repr=False)
 class Excused:
-    """Violations that the file had from the beginning, and no pass may add."""
+    """Violations that the file had from the beginning, and no pass may add.
 
-    nodes: Collection[int] = ()  # ids of node messages that lack a required output
-    outputs: Collection[str] = ()  # names that a scope lists more than once as output
+    `nodes`: ids of node messages that lack a required output. `outputs`: names that a scope lists more than once.
+    """
+
+    def __init__(self, nodes: Collection[int] = (), outputs: Collection[str] = ()) -> None:
+        self.nodes, self.outputs = nodes, outputs
 
 
 NOTHING: Final = Excused()

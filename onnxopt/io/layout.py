@@ -9,7 +9,6 @@ import os
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Final, TypeAlias
@@ -111,7 +110,6 @@ def _write(piece: Buffer, f: IO[bytes]) -> None:
     f.seek(at + piece.length, os.SEEK_SET)
 
 
-@dataclass(eq=False, repr=False)
 class _Piece:
     """Data at `offset` of the data file: in memory, or stored in another file.
 
@@ -119,11 +117,9 @@ class _Piece:
     none.
     """
 
-    tensor: TensorProto
-    data: Data
-    offset: int = 0
-    begin: int = 0
-    end: int = 0
+    def __init__(self, tensor: TensorProto, data: Data) -> None:
+        self.tensor, self.data = tensor, data
+        self.offset = self.begin = self.end = 0
 
 
 class Layout:

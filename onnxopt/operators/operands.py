@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -195,8 +194,7 @@ com.microsoft::Trilu                        T -                             > T
 """
 
 
-@dataclass(eq=False, repr=False)
-class Contrib:
+class Contrib(NamedTuple):
     """Symbols of operands and results. `heavy`: dominates the run time. `types`: narrower floats allowed for T."""
 
     inputs: tuple[str, ...]

@@ -26,7 +26,7 @@ from onnxopt.rewriting.retyping import NARROW_SIDE, WIDE_SIDE, Plan, Retyping
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class ConvertDtype(ModelPass):
     """Converts float32 values and weights to a narrower type, with Casts around operators that stay float32.
 
@@ -76,7 +76,7 @@ _CONSTANT: Final = 1  # cost of a smaller constant
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class ConvertInt32(ModelPass):
     """Int64 values become int32, with Casts where an operator takes or gives only int64.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 from onnxopt.errors import PassError, UsageError, any_of
 from onnxopt.graph import Graph, Model
@@ -98,20 +98,13 @@ def check_fields(cls: type[Pass]) -> None:
             raise TypeError(f"pass {cls.info.name}: {name} is an option, but the class no @dataclass(frozen=True)")
 
 
-class _Fixed:
-    """Refuses attributes of a pass whose class is no dataclass."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: a pass is used as a key, and runs repeatedly, in several threads."""
-        raise dataclasses.FrozenInstanceError(
-            f"cannot assign to {name!r} of a pass: what can be set is a field, `{name}: … = option(default, help)`, "
-            "in a class with @dataclass(frozen=True); what a run finds out goes to ctx.count"
-        )
+def fields_of(cls: type[Pass]) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of a pass's class; empty for a class that is no dataclass."""
+    return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Pass(_Fixed):
-    """A transformation of a model. A subclass with options is a frozen dataclass; its fields are the options.
+class Pass:
+    """A transformation of a model. A subclass with options is a dataclass; its fields are the options, set once.
 
     `str(p)` is the text form. Calling a pass runs it, at any level, in the current PassContext.
     """
@@ -171,7 +164,7 @@ class Pass(_Fixed):
         return text(self)
 
     def __repr__(self) -> str:
-        shown = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
+        shown = (f"{f.name}={getattr(self, f.name)!r}" for f in fields_of(type(self)) if f.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
@@ -179,6 +172,20 @@ class Pass(_Fixed):
 
     def __hash__(self) -> int:
         return hash(type(self))  # most passes have no options, and would all have the same hash
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set a field in the constructor; refuse later: a pass is a key, and runs repeatedly, in several threads."""
+        if name in vars(self) or name not in (f.name for f in fields_of(type(self))):
+            raise dataclasses.FrozenInstanceError(
+                f"cannot assign to {name!r} of a pass: what can be set is a field, `{name}: … = option(default, "
+                "help)`, in a class with @dataclass(frozen=True); what a run finds out goes to ctx.count"
+            )
+        super().__setattr__(name, value)
+
+    def with_options(self, **options: Any) -> Self:
+        """Return the same pass with other options. Raises TypeError for unknown names."""
+        changed: Self = dataclasses.replace(cast(Any, self), **options)
+        return changed
 
 
 class ModelPass(Pass):

@@ -169,7 +169,7 @@ class PassContext:
         """Return `p` with options from the context's config where `p` has the default."""
         options = [(key, f) for key, f in options_by_key(type(p)).items() if key in self.config] if self.config else []
         changes = {f.name: self.config[key] for key, f in options if getattr(p, f.name) == f.default}
-        return dataclasses.replace(p, **changes) if changes else p
+        return p.with_options(**changes) if changes else p
 
     # -- asked by passes ---------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class FunctionPass(Pass):
     @overload
     def __call__(self, model: Model, /, **options: Any) -> PipelineReport: ...
     def __call__(self, model: Any = ..., /, **options: Any) -> Any:
-        p = dataclasses.replace(self, **options) if options else self
+        p = self.with_options(**options) if options else self
         return p if model is ... else Pass.__call__(p, model)
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 from onnxopt.analysis import types
 from onnxopt.errors import UsageError, nearest
 from onnxopt.graph import Model
-from onnxopt.pipeline.base import Pass, PassInfo, option
+from onnxopt.pipeline.base import Pass, PassInfo, fields_of, option
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.decorators import LazyPass, as_passes
 from onnxopt.pipeline.execute import is_current, run_pass
@@ -153,12 +153,12 @@ def pipeline_text(passes: tuple[Pass, ...] | list[Pass]) -> str:
 
 
 def _is_composite(cls: type[Pass]) -> bool:
-    return getattr(cls, "recipe", None) is None and "passes" in cls.__dataclass_fields__
+    return getattr(cls, "recipe", None) is None and any(f.name == "passes" for f in fields_of(cls))
 
 
 def _fields(cls: type[Pass]) -> list[dataclasses.Field[Any]]:
     """Return the fields allowed in braces: options, and a composite's own fields."""
-    return [*options_of(cls), *(f for f in dataclasses.fields(cls) if f.metadata.get("own") and _is_composite(cls))]
+    return [*options_of(cls), *(f for f in fields_of(cls) if f.metadata.get("own") and _is_composite(cls))]
 
 
 def value_text(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 from onnxopt.arguments import all_in, check_whole, kind, names_in
 from onnxopt.errors import UsageError, nearest
-from onnxopt.pipeline.base import check_level
+from onnxopt.pipeline.base import check_level, fields_of
 from onnxopt.pipeline.records import Instrument
 from onnxopt.pipeline.registry import all_passes, check_names, check_rules, current_name, defined_passes, get_pass
 
@@ -95,7 +95,7 @@ def _options_called(key: str) -> Collection[str]:
 def options_of(cls: type[Pass]) -> list[dataclasses.Field[Any]]:
     """Return the option fields of a pass: all but child passes and fields describing a composite."""
     fixed = getattr(cls, "recipe", None) is not None
-    return [f for f in dataclasses.fields(cls) if f.name != "passes" and not fixed and not f.metadata.get("own")]
+    return [f for f in fields_of(cls) if f.name != "passes" and not fixed and not f.metadata.get("own")]
 
 
 def type_of(default: Any) -> type:

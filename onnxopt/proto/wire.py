@@ -11,7 +11,6 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -29,13 +28,11 @@ _MAX_FIELDS: Final = 256  # fields of a tensor; unpacked numbers have a field ea
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-@dataclass(eq=False, repr=False)
 class Stored:
     """Unread bytes of a file: `length` bytes at `start`; 0: up to the end."""
 
-    file: Path
-    start: int
-    length: int
+    def __init__(self, file: Path, start: int, length: int) -> None:
+        self.file, self.start, self.length = file, start, length
 
     def __len__(self) -> int:
         return self.length

@@ -311,11 +311,11 @@ class _Normaliser:
         if isinstance(p, Call):
             return self._call(p)
         if isinstance(p, Either):
-            return replace(p, choices=tuple(self(c) for c in p.choices))
+            return Either(tuple(self(c) for c in p.choices))
         if self.ignore_literals and isinstance(p, (Literal, About, int, float)):
             return Const(self._fresh("literal"))
         if isinstance(p, Literal) and self.tolerance:
-            return replace(p, tolerance=self.tolerance)
+            return Literal(p.array, self.tolerance)
         wide: Pattern = self._wide(p)
         return wide
 

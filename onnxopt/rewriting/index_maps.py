@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -83,16 +82,14 @@ def _parsed(dim: str) -> Size:
 # -- runs and parts -------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False, repr=False)
 class Part:
     """An axis of the result, or a factor of an axis. `run`: its source; None for an inserted axis, repeated if larger
-    than 1."""
+    than 1. `size`: a Size."""
 
-    size: Any  # a Size
-    run: Run | None = None
+    def __init__(self, size: Any, run: Run | None = None) -> None:
+        self.size, self.run = size, run
 
 
-@dataclass(eq=False, repr=False)
 class Run:
     """Neighbouring elements of the source.
 
@@ -100,9 +97,8 @@ class Run:
     axes of the picked elements, in order.
     """
 
-    size: Any  # a Size
-    pick: Any = None
-    parts: list[Part] = field(default_factory=list)
+    def __init__(self, size: Any, pick: Any = None, parts: list[Part] | None = None) -> None:
+        self.size, self.pick, self.parts = size, pick, [] if parts is None else parts
 
     @property
     def is_listed(self) -> bool:

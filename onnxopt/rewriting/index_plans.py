@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Final
 
@@ -20,22 +19,18 @@ _TOO_MANY_INDICES: Final = "an index for each element would be large"
 _TARGET: Final = "more than one unknown dim"
 
 
-@dataclass(eq=False, repr=False)
 class Step:
-    """An operator to write: attributes, and inputs after the first."""
+    """An operator to write: attributes, and inputs after the first (lists of integers, arrays, or values)."""
 
-    op: str
-    inputs: Sequence[Any] = ()  # lists of integers, arrays, or values
-    attributes: Any = None
+    def __init__(self, op: str, inputs: Sequence[Any] = (), attributes: Any = None) -> None:
+        self.op, self.inputs, self.attributes = op, inputs, attributes
 
 
-@dataclass(eq=False, repr=False)
 class _Item:
     """An axis of the source or of its Reshape, and the run picked from it."""
 
-    parts: list[Part]
-    size: Any
-    picked: Run | None = None
+    def __init__(self, parts: list[Part], size: Any, picked: Run | None = None) -> None:
+        self.parts, self.size, self.picked = parts, size, picked
 
     def axes(self) -> list[list[Part]]:
         """Return the axes after the pick: one for each axis of indices, else one."""

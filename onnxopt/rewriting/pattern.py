@@ -20,49 +20,52 @@ from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.messages import Array
 
 
-@dataclass(eq=False, repr=False)
 class Var:
-    """Any value. Equal names mean the same value."""
+    """Any value. Equal names mean the same value.
 
-    name: str
-    optional: bool = False
-    constant: bool | None = None  # required to be constant (True) or not constant (False)
-    when: Callable[[Value], bool] | None = None  # condition on a required constant
+    `constant`: required to be constant (True) or not constant (False). `when`: condition on a required constant.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        optional: bool = False,
+        constant: bool | None = None,
+        when: Callable[[Value], bool] | None = None,
+    ) -> None:
+        self.name, self.optional, self.constant, self.when = name, optional, constant, when
 
     def opt(self) -> Var:
         """Allow the operand to be absent; bound to None then."""
-        return replace(self, optional=True)
+        return Var(self.name, True, self.constant, self.when)
 
 
-@dataclass(eq=False, repr=False)
 class Const:
     """A constant; the rule receives its read-only array."""
 
-    name: str
-    optional: bool = False
+    def __init__(self, name: str, optional: bool = False) -> None:
+        self.name, self.optional = name, optional
 
     def opt(self) -> Const:
         """Allow the operand to be absent; bound to None then."""
-        return replace(self, optional=True)
+        return Const(self.name, True)
 
 
-@dataclass(eq=False, repr=False)
 class Literal:
     """A constant equal to `array` in type, shape and elements, floats within `tolerance`; or a tensor as attribute."""
 
-    array: Array
-    tolerance: float = 0.0
+    def __init__(self, array: Array, tolerance: float = 0.0) -> None:
+        self.array, self.tolerance = array, tolerance
 
     def __call__(self, found: Any) -> bool:
         return isinstance(found, np.ndarray) and np.array_equal(found, self.array)
 
 
-@dataclass(eq=False, repr=False)
 class About:
     """A number, or a list attribute, within `tolerance` of `value`: relative, or absolute for zero."""
 
-    value: float | tuple[float, ...]
-    tolerance: float
+    def __init__(self, value: float | tuple[float, ...], tolerance: float) -> None:
+        self.value, self.tolerance = value, tolerance
 
     def __call__(self, found: Any) -> bool:
         wanted = self.value if isinstance(self.value, tuple) else (self.value,)
@@ -76,11 +79,11 @@ class About:
         return f"about({shown(self.value)}, {self.tolerance})"
 
 
-@dataclass(eq=False, repr=False)
 class Either:
     """Alternative patterns, tried in order; none is an Either."""
 
-    choices: tuple[Pattern, ...]
+    def __init__(self, choices: tuple[Pattern, ...]) -> None:
+        self.choices = choices
 
 
 @dataclass(eq=False, repr=False)

@@ -27,7 +27,6 @@ _MAX_READERS: Final = 4  # readers of a mover searched for an operator that it s
 T = TypeVar("T", Node, Value)
 
 
-@dataclass(eq=False, repr=False)
 class End(Generic[T]):
     """An end of a region: an outside value, an outside reader, or a result needed in its original form.
 
@@ -36,10 +35,9 @@ class End(Generic[T]):
     moved: additional elements moved at run time. moves: the operators written, if these do not compute sizes.
     """
 
-    saved: int
-    write: Callable[[T], Value]
-    moved: float = 0.0
-    moves: Moves | None = None
+    def __init__(self, saved: int, write: Callable[[T], Value], moved: float = 0.0, moves: Moves | None = None) -> None:
+        self.saved, self.moved, self.moves = saved, moved, moves
+        self.write: Callable[[T], Value] = write
 
 
 @dataclass(eq=False, repr=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -40,13 +39,11 @@ def require(condition: object, reason: str) -> None:
         raise Declined(reason)
 
 
-@dataclass(eq=False, repr=False)
 class Rule:
     """A rewrite rule. `apply(m, **bound)` returns the replacements of the anchor's outputs where `source` matches."""
 
-    name: str
-    source: Pattern
-    apply: Callable[..., Any]
+    def __init__(self, name: str, source: Pattern, apply: Callable[..., Any]) -> None:
+        self.name, self.source, self.apply = name, source, apply
 
     @cached_property
     def roots(self) -> tuple[Call, ...]:

@@ -131,7 +131,7 @@ class Canonicalize(RewritePass):
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class LiftConstants(GraphPass):
     """Constant() -> y becomes the initializer y; so does Identity(constant) -> y for an output y of a body.
 

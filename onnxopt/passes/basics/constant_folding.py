@@ -25,7 +25,7 @@ _MAX_GROWTH = 1 << 30  # bytes by which all folds may enlarge the model
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class ConstantFolding(GraphPass):
     """f(constants) = constant.
 

@@ -185,7 +185,7 @@ def _replaceable(node: Node, first: Node) -> bool:
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class DeduplicateConstants(GraphPass):
     """Merges initializers of equal type, shape and bytes, and stores each in the innermost scope around its readers.
 

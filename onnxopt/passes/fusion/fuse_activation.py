@@ -253,7 +253,7 @@ def guard(m: Match, x: Value, opset: int, name: str) -> None:
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class FuseActivation(RewritePass):
     """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14), Sigmoid, Elu and others in place of their formulas.
 

@@ -245,7 +245,7 @@ def group_normalization(
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class FuseNormalization(RewritePass):
     """LayerNormalization (opset 17) and RMSNormalization (opset 23) in place of means, squares and roots;
     GroupNormalization (opset 21) in place of an InstanceNormalization of groups.

@@ -124,7 +124,7 @@ def attention_of_blocks(m: Match, q: Value, k: Value) -> Value:
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class AttentionHeads(RewritePass):
     """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows with adjacent heads: four Transposes less.
 

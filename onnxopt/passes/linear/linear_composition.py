@@ -137,7 +137,7 @@ def matrix(product: Node, w: Array) -> Array:
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class LinearComposition(RewritePass):
     """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): merges consecutive linear operators.
 

@@ -25,7 +25,7 @@ _MIN_TERMS: Final = 2  # of merged products
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class MergeParallel(GraphPass):
     """x W1, x W2, x W3 = Split(x [W1 W2 W3]); f(a), f(b), f(c) of Split(x) = Split(f(x)).
 

@@ -46,7 +46,7 @@ class _Scaled(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class ScalePropagation(GraphPass):
     """T(x W + b) z = T(x (z W) + z b): a constant factor moves into weights, through operators T that move data.
 

@@ -51,7 +51,7 @@ class Rows(View):
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class FlattenRows(GraphPass):
     """Flattens regions of row-wise operators to matrices, if fewer nodes remain.
 

@@ -49,7 +49,7 @@ class Apart(View):
 
 
 @register
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class UnmergeBatches(GraphPass):
     """f(Reshape(x)) = Reshape(f(x)), where the Reshape merges leading axes along which the elements of f are
     independent.
