@@ -15,7 +15,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_functions
 from onnxopt.proto.inference import infer_shapes, inferable
-from onnxopt.proto.messages import body_graphs, qualified, tensor_bytes
+from onnxopt.proto.messages import body_graphs, of_any_shape, qualified, tensor_bytes
 
 # Operators that onnx infers correctly for some operands only, whose types are unknown inside a function.
 _BY_OPERANDS: Final = ("Attention", "Einsum", "NonZero", "PRelu")
@@ -113,15 +113,3 @@ def _of_call(node: Node, functions: Functions) -> ModelProto:
                 proto.graph.initializer[-1].name = f"i{i}"
     proto.graph.output.extend(ValueInfoProto(name=f"o{i}") for i in range(len(node.outputs)))
     return proto
-
-
-def of_any_shape(kind: TypeProto) -> TypeProto:
-    """Return a type without shape, also of elements of a sequence or optional."""
-    copy = TypeProto()
-    copy.CopyFrom(kind)
-    inner = copy
-    while (which := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
-        inner = getattr(inner, which).elem_type
-    if which == "tensor_type":
-        inner.tensor_type.ClearField("shape")
-    return copy

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onnx import TypeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.calls import Functions, call_types, of_any_shape
 from onnxopt.analysis.inference import (
     SCAN_OF_AXES,
     believed_types,
@@ -36,7 +35,10 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.operators import CONTROL_FLOW
 from onnxopt.operators.signatures import tabled
-from onnxopt.proto.messages import tensor_type
+from onnxopt.proto.messages import of_any_shape, tensor_type
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.calls import Functions
 
 _RESULTS: Final = attrgetter("results")
 
@@ -270,6 +272,8 @@ class _Inference:
         """Return the types of results by inference; of operators that only the file defines, as declared."""
         is_call = function_label(node.domain, node.proto.op_type, node.proto.overload) in self.model.functions
         if is_call:
+            from onnxopt.analysis.calls import Functions, call_types  # few models have functions
+
             self.functions = self.functions or Functions(self.model)
             found = call_types(node, self.functions)
         else:

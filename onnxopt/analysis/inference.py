@@ -17,7 +17,6 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.operators import CONTROL_FLOW
-from onnxopt.proto.inference import infer_call
 from onnxopt.proto.messages import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
 
 Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # (type, data) of a value
@@ -49,6 +48,8 @@ def inferred(node: Node, given: Mapping[Value, Known] = NOTHING) -> dict[Value, 
     call = _call_of(node, given)
     if call is None:
         return {}
+    from onnxopt.proto.inference import infer_call  # operators of most models have rules of their own
+
     try:
         found = infer_call(*call)
     except Exception:  # errors raised by onnx

@@ -32,11 +32,11 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import CONTROL_FLOW
 from onnxopt.proto.element_types import element_kind
-from onnxopt.proto.inference import is_below_zero
 from onnxopt.proto.messages import (
     Array,
     array_to_tensor,
     element_type,
+    is_below_zero,
     tensor_bytes,
     tensor_to_array,
     tensor_type,

@@ -27,7 +27,7 @@ from onnx import (
 from onnx.defs import OpSchema
 
 from onnxopt.operators import CONTROL_FLOW
-from onnxopt.proto.messages import body_graphs
+from onnxopt.proto.messages import body_graphs, is_below_zero
 from onnxopt.proto.wire import call_of
 
 Inferable = NewType("Inferable", bytes)
@@ -143,10 +143,6 @@ def _give_types(graph: GraphProto) -> set[str]:
         if info.type.WhichOneof("value") is None:
             info.type.CopyFrom(_nothing_known())
     return asked - made
-
-
-def is_below_zero(kind: TypeProto) -> bool:
-    return any(dim.dim_value < 0 for dim in kind.tensor_type.shape.dim)
 
 
 def open_sizes(graph: GraphProto) -> None:

@@ -381,3 +381,19 @@ def tensor_type_proto(data_type: int, dims: Iterable[int | str | None] | None) -
 
 def tensor_value_info(name: str, data_type: int, dims: Iterable[int | str | None] | None) -> ValueInfoProto:
     return ValueInfoProto(name=name, type=tensor_type_proto(data_type, dims))
+
+
+def of_any_shape(kind: TypeProto) -> TypeProto:
+    """Return a type without shape, also of elements of a sequence or optional."""
+    copy = TypeProto()
+    copy.CopyFrom(kind)
+    inner = copy
+    while (which := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        inner = getattr(inner, which).elem_type
+    if which == "tensor_type":
+        inner.tensor_type.ClearField("shape")
+    return copy
+
+
+def is_below_zero(kind: TypeProto) -> bool:
+    return any(dim.dim_value < 0 for dim in kind.tensor_type.shape.dim)

@@ -260,7 +260,7 @@ def test_what_inference_fails_on_has_the_types_of_its_inputs(monkeypatch: pytest
         raise ValueError("no")
 
     model = read_model(build_text(OPEN_END))
-    monkeypatch.setattr("onnxopt.analysis.inference.infer_call", fail)
+    monkeypatch.setattr("onnxopt.proto.inference.infer_call", fail)
     types.infer(model)
     assert (model.graph.inputs[0].dtype, model.graph.inputs[0].shape) == (1, ("N", 3))
     assert types.shape(value(model, "found")) is None

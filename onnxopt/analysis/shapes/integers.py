@@ -14,7 +14,6 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.shapes.rounding import rounded
 from onnxopt.analysis.shapes.sizes import (
     elementwise,
     ints,
@@ -87,6 +86,8 @@ def _cast(s: ShapeData, n: Node) -> Array | None:
     if types.dtype(n.output) not in INTEGERS:
         return None
     if x is None:
+        from onnxopt.analysis.shapes.rounding import rounded  # few sizes are computed in floats
+
         return _truncated(v.array) if v is not None and v.constant and s.is_assumed() else rounded(s, n)
     return where_known(lambda e: int(e) if isinstance(e, bool) else e, x)
 

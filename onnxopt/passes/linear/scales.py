@@ -11,7 +11,6 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import is_finite
-from onnxopt.analysis.scale_downstream import downstream_edits
 from onnxopt.analysis.scale_upstream import Edit, Reach, are_products, upstream_edits
 from onnxopt.analysis.terms import MOVES, bias_for
 from onnxopt.graph import Graph, Value
@@ -117,6 +116,8 @@ def _propagate(graph: Graph, node: Node, x: Value, factor: Array, ctx: PassConte
         if ends_formula(x, factor) or scales_formula(node, factor):
             ctx.decline("propagated", FORMULA, repr(node))
             return
+        from onnxopt.analysis.scale_downstream import downstream_edits  # few factors stand before weights
+
         edits = downstream_edits(node, factor)
     if _edit(graph, node, edits, ctx):
         bypass(graph, node, x)
