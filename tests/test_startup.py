@@ -1,4 +1,4 @@
-"""The command imports the used parts of onnx; a plugin finds all of it."""
+"""The command imports the used parts of packages; a plugin finds all of them."""
 
 from __future__ import annotations
 
@@ -55,10 +55,19 @@ def test_the_command_imports_messages_and_schemas_alone(tmp_path: Path) -> None:
         "import onnx.reference; assert onnx.reference.ReferenceEvaluator",
         "import onnx, copy, pickle; assert pickle.loads(pickle.dumps(onnx.NodeProto(name='n'))).name == 'n'",
         "import onnx, importlib; before = onnx.ModelProto; importlib.reload(onnx); assert onnx.ModelProto is before",
+        "import numpy.typing; assert str(numpy.typing.NDArray[float]).startswith('numpy.ndarray[')",
+        "import shutil; assert shutil.which and 'rmtree' in vars(shutil)",
     ],
 )
 def test_whoever_asks_has_the_package(asked: str) -> None:
     run(asked)
+
+
+def test_a_second_import_does_not_run_a_postponed_module() -> None:
+    code = "import pickle, pickle as p, sys; from importlib import import_module; import_module('pickle')\n"
+    assert run(code + "print('_compat_pickle' in sys.modules); p.dumps; print('_compat_pickle' in sys.modules)") == (
+        "False\nTrue\n"
+    )
 
 
 def test_what_is_not_there_is_not_there() -> None:
