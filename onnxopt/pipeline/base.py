@@ -92,10 +92,12 @@ def option(default: Any, help: str) -> Any:
 
 
 def check_fields(cls: type[Pass]) -> None:
-    """Raise TypeError for options in a class without @dataclass."""
+    """Raise TypeError for options in a class without @dataclass, and for a class whose passes have no hash."""
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field):
             raise TypeError(f"pass {cls.info.name}: {name} is an option, but the class no @dataclass(frozen=True)")
+    if vars(cls).get("__hash__", ...) is None:  # a pass is a key
+        raise TypeError(f"pass {cls.info.name}: a class with @dataclass needs frozen=True, or has no hash")
 
 
 def fields_of(cls: type[Pass]) -> tuple[dataclasses.Field[Any], ...]:

@@ -176,3 +176,30 @@ def test_an_option_of_a_class_that_is_no_dataclass_is_no_default(model: Any) -> 
 
     with pytest.raises(TypeError, match="much is an option, but the class no @dataclass"):
         Loose()(model())
+
+
+def test_a_dataclass_that_is_not_frozen_is_no_pass(model: Any) -> None:
+    @dataclass
+    class Loose(ModelPass):
+        """Not registered."""
+
+        info = PassInfo("loose")
+        much: int = option(1, "how much")
+
+    with pytest.raises(TypeError, match="loose: a class with @dataclass needs frozen=True"):
+        Loose()(model())
+
+
+def test_an_option_is_set_once() -> None:
+    @dataclass(eq=False, repr=False)
+    class Tight(ModelPass):
+        """Not registered."""
+
+        info = PassInfo("tight")
+        much: int = option(1, "how much")
+
+    p = Tight(2)
+    for name in ("much", "other"):
+        with pytest.raises(FrozenInstanceError, match=f"cannot assign to '{name}' of a pass"):
+            setattr(p, name, 3)
+    assert (p.much, repr(p)) == (2, "test_an_option_is_set_once.<locals>.Tight(much=2)")
