@@ -194,7 +194,7 @@ class Loaded(Original):
                 from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
 
                 program = self.runner(0).program
-                _ = program.changing if plan.hides else program.ranges
+                _ = program.changing if plan.hides else None, program.ranges
                 _ = self.work  # decides whether the files are compared before pieces
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:

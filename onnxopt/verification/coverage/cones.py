@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +18,10 @@ from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.nodes import bodies_of, constants, inside, int_of, numbers, value_of
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.ranges import ANY, Range, breakpoints
+from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
+from onnxopt.verification.programs.runner import Opened
 
 MAX_NODES: Final = 200  # of a probed cone: larger numbers mean nothing behind more nodes
 EPSILON: Final = 1e-3  # addends up to this size are epsilons
@@ -69,6 +72,20 @@ class Cone:
         if any(len(tensors(walk, name)) < len(walk.original.values) for name in entries):
             return None
         return cls(walk, value, original, fed, fed_of_a, nodes, entries, frozenset(read - asked), sorted(asked))
+
+    @cached_property
+    def opened(self) -> Opened:
+        """A's nodes, loaded for all samples of all cases. Raises Failed."""
+        types = self.walk.original.types
+        return self.walk.runner.open(self.nodes, {e: types[e] for e in self.entries}, [*self.asked, self.original])
+
+    @cached_property
+    def _opened_of_b(self) -> Opened:
+        return self.walk.replay.open([self.value], self.fed)
+
+    def results(self, replay: Replay) -> list[Any]:
+        """Return B's values on the samples of a replay. Raises Failed; Refused for missing kernels."""
+        return replay.run([self.value], self.fed, lambda: self._opened_of_b)[self.value]
 
     def range(self, name: str) -> Range:
         """Return the possible numbers of an entry."""

@@ -138,7 +138,8 @@ def undecided(walk: Walk) -> dict[str, bool]:
         mine, theirs = _nodes(walk, value)
         points = sorted({*a.of(mine), *b.of(theirs)})
         numbers = [*between(points, points), *(points if _is_exact(walk, value) else ())]
-        cone, differs_far = Cone.of(walk, value), _differs_far(walk, value, numbers, ALL_FACTORS, flip=True)
+        cone = Cone.of(walk, value)
+        differs_far = _differs_far(cone, numbers, ALL_FACTORS, flip=True)
         asked[value] = differs_far or _differs_specially(cone) or _differs_where_equal(cone, points)
     return asked | dict.fromkeys(little, False)
 
@@ -150,11 +151,12 @@ def _nearly_constant(walk: Walk) -> Iterator[str]:
 
 
 def _differs_far(
-    walk: Walk, value: str, points: Sequence[float], factors: Sequence[float] = (), *, flip: bool = False
+    cone: Cone | None, points: Sequence[float], factors: Sequence[float] = (), *, flip: bool = False
 ) -> bool:
     """Return whether a value differs on numbers far from a case's numbers (see `beyond`), if stepped by any step."""
     sampler = partial(beyond, points=points, factors=factors, flip=flip)
-    return differs(Cone.of(walk, value), sampler, by_noise if walk.replay.are_steps(value) else grossly)
+    is_stepped = cone is not None and cone.walk.replay.are_steps(cone.value)
+    return differs(cone, sampler, by_noise if is_stepped else grossly)
 
 
 def _is_exact(walk: Walk, value: str) -> bool:
@@ -245,9 +247,15 @@ def _results(program: Program, kinds: Iterable[str], cuts: Collection[str]) -> s
 def _beyond_points(walk: Walk, values: Sequence[str], tied: Sequence[str]) -> dict[str, bool]:
     """Return {value with other breakpoints: whether it differs far off}, and values of `tied` that differ specially."""
     found = dict(itertools.islice(_of_other_points(walk, values), _MAX_VALUES)) if values else {}
-    ties = itertools.islice(walk.sameness.made_differently(tied), _MAX_VALUES)
-    special = {v: True for v in ties if _differs_specially(Cone.of(walk, v))}
-    return {v: _differs_far(walk, v, points) for v, points in found.items()} | special
+    ties = [*itertools.islice(walk.sameness.made_differently(tied), _MAX_VALUES)]
+    far: dict[str, bool] = {}
+    for value in dict.fromkeys((*found, *ties)):
+        cone = Cone.of(walk, value)
+        if value in ties and _differs_specially(cone):
+            far[value] = True
+        elif value in found:
+            far[value] = _differs_far(cone, found[value])
+    return far
 
 
 def have_other_points(a: Program, b: Program) -> bool:
@@ -258,8 +266,15 @@ def have_other_points(a: Program, b: Program) -> bool:
 def unreached(walk: Walk) -> list[str]:
     """Return the cutpoints with different breakpoints that differ beyond them."""
     found = itertools.islice(_of_other_points(walk, paired_cuts(walk), epsilons=True), _MAX_VALUES)
-    far = {v: _differs_far(walk, v, points, POSITIVE_FACTORS) for v, points in found}
-    return [v for v in far if far[v] or (walk.replay.kind(v) == _DECISIONS[0] and _differs_specially(Cone.of(walk, v)))]
+    cones = ((v, Cone.of(walk, v), points) for v, points in found)
+    return [v for v, cone, points in cones if _differs_beyond(cone, points)]
+
+
+def _differs_beyond(cone: Cone | None, points: Sequence[float]) -> bool:
+    if cone is None:
+        return False
+    is_boolean = cone.walk.replay.kind(cone.value) == _DECISIONS[0]
+    return _differs_far(cone, points, POSITIVE_FACTORS) or (is_boolean and _differs_specially(cone))
 
 
 # -- narrower integers ----------------------------------------------------------------------------------
@@ -268,7 +283,7 @@ def unreached(walk: Walk) -> list[str]:
 def _narrowed(walk: Walk) -> dict[str, bool]:
     """Return {value computed through narrower integers than in A: whether it differs on numbers too large for them}."""
     found = itertools.islice(_by_narrower(walk), _MAX_STEPS) if integer_ends(walk.b.nodes) else ()
-    return {v: _differs_far(walk, v, between(ends, ends), WIDE_FACTORS) for v, ends in found}
+    return {v: _differs_far(Cone.of(walk, v), between(ends, ends), WIDE_FACTORS) for v, ends in found}
 
 
 def _by_narrower(walk: Walk) -> Iterator[tuple[str, list[float]]]:

@@ -269,12 +269,9 @@ def _of_case(cone: Cone, case: int, sampler: Sampler, agrees: Tolerance) -> bool
 
 def _made(cone: Cone, case: int, sampler: Sampler) -> Iterator[dict[str, Any]]:
     """Yield values fed to and made by A's nodes, by sample. Samples that overflow are left out."""
-    runner, types = cone.walk.runner, cone.walk.original.types
     known = {e: cone.walk.original.values[case][e] for e in cone.entries}
-    opened = None
     for others in sampler(cone, known):
-        opened = opened or runner.open(cone.nodes, {e: types[e] for e in known}, [*cone.asked, cone.original])
-        results = opened.run({**known, **others})
+        results = cone.opened.run({**known, **others})
         if not any(map(overflows, results.values())):
             yield {**known, **others, **results}
 
@@ -284,7 +281,7 @@ def _made(cone: Cone, case: int, sampler: Sampler) -> Iterator[dict[str, Any]]:
 
 def grossly(cone: Cone, replay: Replay) -> bool:
     """Tolerance for samples far from a case's numbers: return whether a value agrees roughly."""
-    found = replay.hold(cone.value, replay.run([cone.value], cone.fed)[cone.value], 0.0)[1]
+    found = replay.hold(cone.value, cone.results(replay), 0.0)[1]
     return not any(d.note or d.relative > (_GROSS_SHARE if d.discrete else _GROSS) for d in found)
 
 
@@ -292,7 +289,7 @@ def by_noise(cone: Cone, replay: Replay) -> bool:
     """Tolerance for samples close to a case's numbers: return whether rounding in the cone explains the difference."""
     walk, value, original = cone.walk, cone.value, cone.original
     share = walk.share(value)
-    agrees, differences, _ = replay.hold(value, replay.run([value], cone.fed)[value], share)
+    agrees, differences, _ = replay.hold(value, cone.results(replay), share)
     if agrees or any(d.note for d in differences):
         return agrees
     jumps = {original: replay.unexplained(value, cone.fed, share)}
@@ -304,7 +301,7 @@ def overflowing(walk: Walk) -> Iterator[str]:
     """Yield the changed floats that overflow in B alone for numbers a few times as large as in the cases."""
 
     def is_finite(cone: Cone, replay: Replay) -> bool:
-        return not any(map(overflows, replay.run([cone.value], cone.fed)[cone.value]))
+        return not any(map(overflows, cone.results(replay)))
 
     larger = partial(beyond, points=(), factors=(_LARGER,))
     shared = walk.cuts & walk.pairs.of.keys() & walk.b.maker.keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from onnxopt.verification.pieces.noise import Channels, Jumps, Layout, Unexplain
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.runner import Runner, Values, is_stepped
+from onnxopt.verification.programs.runner import Opened, Runner, Values, is_stepped
 from onnxopt.verification.programs.stream import Stream
 from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, are_integers, difference, worst
 from onnxopt.verification.run import Failed
@@ -134,21 +134,33 @@ class Replay:
         else:
             self.views[value] = view
 
-    def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
-        """Return B's values computed from A's values of `fed`, by case. Raises Failed; Refused for missing kernels."""
+    def open(self, wanted: Sequence[str], fed: Collection[str]) -> Opened:
+        """Return B's loaded piece from `fed` to `wanted`. Raises Failed."""
         nodes = self.program.cone(wanted, fed)
-        types = {r: self.kind(r) for r in self.program.read(nodes) if r in fed}
-        narrow = {r for r in types if self.is_narrow(r)}
-        int32 = self.pairs.int32.intersection(types)
-        held = {r: self.held[r] for r in narrow} | dict.fromkeys(int32, "tensor(int32)")
+        reads = {r: self.kind(r) for r in self.program.read(nodes) if r in fed}
+        held = {r: self.held[r] for r in reads if self.is_narrow(r)}
+        int32 = dict.fromkeys(self.pairs.int32.intersection(reads), "tensor(int32)")
+        return self.runner.open(nodes, reads | held | int32, wanted)
+
+    def run(
+        self, wanted: Sequence[str], fed: Collection[str], opened: Callable[[], Opened] | None = None
+    ) -> dict[str, list[Any]]:
+        """Return B's values computed from A's values of `fed`, by case. Raises Failed; Refused for missing kernels.
+
+        opened: returns the piece, if it serves several runs.
+        """
+        reads = [r for r in self.program.read(self.program.cone(wanted, fed)) if r in fed]
+        narrow, int32 = [*filter(self.is_narrow, reads)], self.pairs.int32.intersection(reads)
 
         def feeds(case: int) -> Values:
-            values = {r: self.fed_as(r, case) for r in types}
+            values = {r: self.fed_as(r, case) for r in reads}
             values |= {r: narrowed(values[r], self.dtype) for r in narrow}
             return values | {r: as_int32(r, values[r]) for r in int32}
 
         try:
-            found = _results(self.runner, nodes, types | held, wanted, map(feeds, range(len(self.original.values))))
+            found = _results(
+                opened() if opened else self.open(wanted, fed), map(feeds, range(len(self.original.values)))
+            )
         except Failed as e:
             # The file was not loaded as a whole, so nobody reported the missing kernel.
             if self.held and (why := missing(str(e))):
@@ -175,7 +187,7 @@ class Replay:
 
         try:
             feeds = ({r: value(known, r) for r in types} for known in original.values)
-            found = _results(original.runner, nodes, types, asked, feeds)
+            found = _results(original.runner.open(nodes, types, asked), feeds)
         except (Failed, KeyError):  # inputs rejected, or released
             return {v: self.mine(v) for v in wanted}
         return {v: found[of[v]] for v in wanted}
@@ -310,12 +322,9 @@ def _agree(differences: Iterable[Difference], share: float) -> bool:
     return all(d.within(share) for d in differences)
 
 
-def _results(
-    runner: Runner, nodes: Sequence[int], types: Mapping[str, str], wanted: Sequence[str], feeds: Iterable[Values]
-) -> dict[str, list[Any]]:
-    """Return the wanted values by case. `types`, `feeds`: of the values read. Raises Failed."""
-    opened = runner.open(nodes, types, wanted)
-    found: dict[str, list[Any]] = {v: [] for v in wanted}
+def _results(opened: Opened, feeds: Iterable[Values]) -> dict[str, list[Any]]:
+    """Return the values that a piece makes, by case. `feeds`: of the values read. Raises Failed."""
+    found: dict[str, list[Any]] = {v: [] for v in opened.names}
     for values in feeds:
         for name, value in opened.run(values).items():
             found[name].append(value)
