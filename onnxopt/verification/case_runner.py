@@ -17,6 +17,7 @@ from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import Recipe, is_bold
 from onnxopt.verification.inputs.feeding import Data, Read
 from onnxopt.verification.job import (
+    AHEAD,
     COMPARE,
     JUST_LOAD,
     LOAD,
@@ -85,8 +86,9 @@ class CaseRunner:
             if time.monotonic() - began < _BRIEF and (self.plan.normalizes or not self._is_asked()):
                 self.judge.shake_ahead()
             self.judge.rest()  # a result is compared with kept outputs
-            if not self._is_asked():
-                self.judge.read_ahead()
+            if not (self._is_asked() or self._deaths):
+                self._tell(Begun(AHEAD, self._done))  # a death here says nothing
+                self.judge.read_ahead(self._is_asked)
 
     def _run_original(self) -> None:
         """Run the original on all requests. Raises Refused if no case runs."""

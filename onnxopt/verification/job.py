@@ -121,6 +121,7 @@ def library_files(given: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
 # Steps, announced by the worker before each begins. ORIGINAL and COMPARE are followed by the name of the case.
 OPEN: Final = "open"
 ORIGINAL: Final = "original "
+AHEAD: Final = "ahead"
 LOAD: Final = "load"
 COMPARE: Final = "compare "
 LOOK: Final = "look"

@@ -19,7 +19,7 @@ from onnxopt.verification.job import Step
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import renaming, views
 from onnxopt.verification.original import Original
-from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.verification.run import Failed, OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
@@ -180,22 +180,27 @@ class Loaded(Original):
             return reason(e) if is_asked or not is_starved(e) else ""
         return ""
 
-    def read_ahead(self) -> None:
-        """Analyse the original for `of_both` and for the second look, while the result is being made."""
-        with contextlib.suppress(*UNSEEN):  # reported when asked
+    def read_ahead(self, is_asked: Callable[[], bool]) -> None:
+        """Analyse the original for `of_both` and for the second look, and run its pieces, until a result is there."""
+        with contextlib.suppress(Failed, *UNSEEN):  # reported when asked
             from onnxopt.verification.programs import foreign  # noqa: F401  reads the result
 
             plan, side = self.planned, self.side(0)
             _ = side.sizes if plan.symbols else None
             _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
-            if plan.muted and not plan.decides:
+            if (plan.muted or plan.rare) and not plan.decides:
                 _ = side.shapes
-            if plan.hides or plan.decides:
+            if plan.hides or plan.decides or plan.rare:
                 from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
+                from onnxopt.verification.programs.stream import run_ahead
 
-                program = self.runner(0).program
-                _ = program.changing if plan.hides else None, program.ranges
+                runner = self.runner(0)
+                _ = runner.program.changing if plan.hides else None, runner.program.ranges
                 _ = self.work  # decides whether the files are compared before pieces
+                if not (self.streamed or plan.random or self.options.dtype or runner.reference):
+                    run_ahead(
+                        runner, [case.feeds for case, _ in self.kept.values()], self.options.memory // 4, is_asked
+                    )
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.

@@ -38,6 +38,15 @@ def test_a_crash_gives_a_verdict(when: str, status: str, says: str, tmp_path: Pa
     assert says in v.message
 
 
+def test_a_crash_ahead_of_the_result_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.onnx"
+    path.write_bytes(parser.parse_model(RELU).SerializeToString())
+    start = WORKER + f"def die(*a):\n    {CRASH}\njudge.Judge.read_ahead = die\njudge.main()"
+    with Verifier(path, start=start) as verifier:
+        verifier.submit(path)
+        assert verifier.finish().status == "equal"
+
+
 @pytest.mark.parametrize("when", ["original", "result", "compare"])
 def test_an_internal_error_of_the_judge_is_not_verified(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from onnxopt.verification.look import Look
 from onnxopt.verification.pieces import walk
 from onnxopt.verification.programs import stream
 from onnxopt.verification.programs.runner import Runner
-from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.programs.stream import Stream, run_ahead
 from onnxopt.verification.run import Failed
 from onnxopt.worker.service import Died
 from tests.verification.pairs import opened
@@ -125,6 +125,32 @@ def test_an_unloadable_segment_fails_at_its_run(tmp_path: Path, monkeypatch: pyt
     assert next(parts) == [0]
     with pytest.raises(Failed, match="no such kernel"):
         next(parts)
+
+
+def test_values_run_ahead_are_not_computed_again(tmp_path: Path) -> None:
+    """Values run ahead serve the same cases; further cases are run."""
+    told: list[str] = []
+    runner = opened(saved(tmp_path / "a", "{ v1 = Neg (x) y = Abs (v1) }"), "A", tell=told.append)
+    cases = [feeds(3), feeds(4)]
+    types = {"x": "tensor(float)", "c": "tensor(bool)"}
+    run_ahead(runner, cases, 1 << 20, lambda: False)
+    for asked in ([cases[1]], [dict(cases[1]), cases[0]], [feeds()]):
+        told.clear()
+        known = Stream(runner, asked, types)
+        assert list(known.run_all(1 << 20, lambda nodes: ["y"])) == [[0, 1]]
+        assert bool(told) == (asked[0]["x"] is not cases[1]["x"])
+        assert known.types["y"] == "tensor(float)"
+        for case, values in zip(asked, known.values):
+            assert values.keys() == {"x", "c", "y"}
+            assert np.array_equal(values["y"], np.abs(case["x"]))
+    assert runner.inside(runner.program).ahead is None
+
+
+@pytest.mark.usefixtures("tight")
+def test_a_request_ends_the_run_ahead(tmp_path: Path) -> None:
+    runner = opened(saved(tmp_path / "a", "{ v1 = Neg (x) y = Exp (v1) }"), "A")
+    run_ahead(runner, [feeds()], 1 << 20, lambda: True)
+    assert runner.ahead.values[0].keys() == {"x", "c", "v1"}
 
 
 @pytest.mark.usefixtures("tight")

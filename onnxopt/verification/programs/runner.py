@@ -108,10 +108,11 @@ class Runner:
     runtime: Runtime = PLAIN
     label: str = "A"
     tell: Tell = lambda state: None
+    ahead: Any = None  # a `Stream` that ran before anything asks for its values
 
     def inside(self, body: Program) -> Runner:
         """Return a runner of a body with the same settings."""
-        return replace(self, program=body)
+        return replace(self, program=body, ahead=None)
 
     @cached_property
     def computed(self) -> frozenset[int]:

@@ -49,6 +49,9 @@ class Stream:
         self._rate = 0.0  # bytes made per node in the last segment
         # Large inputs: begin with few nodes.
         self.most = NODES if self.size < VALUES >> 8 else _MIN_SEGMENT_NODES  # nodes in the next segment
+        known = runner.ahead.values if runner.ahead is not None else ()
+        found = [next((k for k in known if all(k.get(n) is v for n, v in case.items())), None) for case in cases]
+        self._ahead = [k for k in found if k is not None and None not in found]  # by case, if all are known
 
     def run_all(self, weights: int, wanted: Callable[[Sequence[int]], Sequence[str]]) -> Iterator[list[int]]:
         """Run the program, and yield the nodes of each segment once run.
@@ -74,6 +77,8 @@ class Stream:
         program = self.runner.program
         known = self.types.keys() - program.fixed
         nodes = program.cone(program.made(nodes), known)
+        if self._ahead and all(known.keys() >= {*wanted} for known in self._ahead):
+            return _Known(self.runner, nodes, wanted, self._ahead)
         types = {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}
         return self.runner.open(nodes, types, wanted)
 
@@ -118,6 +123,30 @@ class Stream:
         for values in self.values:
             for name in [n for n in values if n not in names]:
                 self.size -= size_of(values.pop(name))
+
+
+class _Known(Opened):
+    """A part whose values are known. A run returns those of the next case."""
+
+    def __init__(self, runner: Runner, nodes: Sequence[int], wanted: Sequence[str], cases: Sequence[Values]) -> None:
+        self.nodes, self.types = len(nodes), {name: runner.ahead.types[name] for name in wanted}
+        self._found = ({name: known[name] for name in wanted} for known in cases)
+
+    def run(self, values: Mapping[str, Any]) -> Values:
+        """Return the values of the next case."""
+        return next(self._found)
+
+
+def run_ahead(runner: Runner, cases: Sequence[Mapping[str, Any]], weights: int, is_asked: Callable[[], bool]) -> None:
+    """Run a program on cases that a comparison in pieces asks for, unless values are large, until something is asked.
+
+    weights: bytes per segment. Raises Failed.
+    """
+    stream = Stream(runner, cases, types_of(cases[0]))
+    for _ in stream.run_all(weights, runner.program.made):
+        if stream.size > VALUES or is_asked():
+            break
+    runner.ahead = stream
 
 
 class Streamed:
