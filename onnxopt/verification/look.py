@@ -22,7 +22,7 @@ from onnxopt.verification.coverage.unseen import unseen, untaken
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
-from onnxopt.verification.pieces.pairs import Pairs, Sameness
+from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, bodies, types_of
@@ -60,6 +60,17 @@ class Look:
                 self.held = _rounded(skeletons[1].proto, options.dtype)
             a, b = (r.inside(Program(s)) for r, s in zip((a, b), skeletons))
         self.a, self.b = a, b
+        self._pairs: Pairs | None = None
+
+    @property
+    def pairs(self) -> Pairs:
+        """The correspondence of values of both programs."""
+        if self._pairs is None or (self._pairs.a, self._pairs.b) != (
+            self.a.program,
+            self.b.program,
+        ):  # with other inputs fed
+            self._pairs = Pairs(self.a.program, self.b.program)
+        return self._pairs
 
     def pieces(self, cases: Sequence[Case], **how: bool) -> tuple[Pieces, list[Place]]:
         """Compare the second file with the first on the cases' inputs. Returns (pieces, places of faults).
@@ -150,14 +161,17 @@ class Look:
 
     def _walked(self, a: Runner, b: Runner, feeds: Sequence[Mapping[str, Any]], **how: Any) -> Walk:
         how |= {"memory": self.options.memory, "seed": self.options.seed}
-        return Walk(a, b, feeds, types_of(feeds[0]), **how).run()
+        pairs = self.pairs if (a, b) == (self.a, self.b) else None
+        return Walk(a, b, feeds, types_of(feeds[0]), pairs, **how).run()
 
     def is_alike(self) -> bool:
         """Return whether equal operators on equal inputs and constants compute all outputs, according to the files."""
         if self.options.dtype or self.plan.random or self.plan.overridable or self.a.program.skeleton.foreign:
             return False
         a, b = self.a.program, self.b.program
-        return a.outputs == b.outputs and Sameness(Pairs(a, b), a.given).are_all_made_alike(a.outputs)
+        if a.outputs != b.outputs or not b.maker.keys() >= {*b.outputs}:
+            return False
+        return all(map(self.pairs.is_same, b.made(b.cone(b.outputs, ()))))
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

@@ -20,14 +20,14 @@ from onnxopt.verification.judge import FAILURES
 from onnxopt.verification.loaded import UNSEEN
 from onnxopt.verification.model.dataflow import Changing
 from onnxopt.verification.model.shapes import NOTHING
-from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import CPU
 from onnxopt.verification.verdict import Proof, could_jump, largest, largest_noise, settle, together
 from onnxopt.worker.serving import Died, Refused
 
-_CASES_TOGETHER: Final = 3  # cases compared in pieces together
+_CASES_IN_GROUP: Final = 4  # cases compared in pieces together: those of most models
+_CASES_TOGETHER: Final = 3  # cases measured together, or compared closer
 _HELD: Final = 12  # cases compared with taken branches in place of Ifs
 _CONSPICUOUS: Final = 1e-4  # relative; a larger difference is reported with the noise
 _LOSS: Final = 10.0  # times the noise of the whole: loss of digits in float16
@@ -61,7 +61,7 @@ def _settle(verdict: Verification, seen: Seen, *, is_asked: bool) -> None:
 def _new_groups(pieces: Pieces | None, answers: Sequence[Answer], wrong: Collection[str], *, all_: bool) -> Groups:
     """Return the groups of cases not compared in pieces yet (see `together`)."""
     new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
-    return together(new, wrong, _CASES_TOGETHER, all_=all_)
+    return together(new, wrong, _CASES_IN_GROUP, all_=all_)
 
 
 class SecondLook(CaseRunner):
@@ -244,7 +244,7 @@ class SecondLook(CaseRunner):
             return self.plan.decides
         sizes = [a.case.dims for a in answers if a.proves]
         with contextlib.suppress(OSError, ValueError):
-            pairs = Pairs(self.judge.runner(0).program, self.judge.runner(1).program)
+            pairs = self.judge.looked().pairs
             changed = [pairs.of[v] for v in pairs.by_name.made_differently(pairs.made_from([*rare, *muted]))]
             shapes = self.judge.side(0).shapes if changed else {}
             return any(n in rare or has_few_rows(shapes.get(n, NOTHING).shape or (), sizes) for n in changed)

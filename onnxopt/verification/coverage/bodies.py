@@ -17,6 +17,7 @@ from onnx import NodeProto
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.conditions import counterparts, value_of
 from onnxopt.verification.pieces.outcome import Enclosing
+from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, type_of
 from onnxopt.verification.rounding import Draws, difference
@@ -48,7 +49,7 @@ def _walked(part: Enclosing, turn: int) -> Walk | None:
         types = _types(outer, nodes, programs, known[0])
         outputs = _outputs(outer, nodes, programs) if part.outputs is None else part.outputs
         runners = outer.runner.inside(a), outer.replay.runner.inside(b)
-        return Walk(*runners, known, types, outputs, part, **outer.how).run()
+        return Walk(*runners, known, types, Pairs(a, b, outputs), part, **outer.how).run()
     except (_Unknown, Failed, KeyError, ValueError):  # or released, or a type impossible as an input
         return None
 

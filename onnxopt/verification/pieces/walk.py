@@ -45,19 +45,19 @@ class Walk:
         b: Runner,
         cases: Sequence[Mapping[str, Any]],
         given: Mapping[str, str],
-        outputs: Sequence[tuple[str, str]] | None = None,
+        pairs: Pairs | None = None,
         enclosing: Enclosing | None = None,
         **how: Any,
     ) -> None:
         """Prepare without running.
 
-        cases: values of fed names, by case; given: their types as written by onnxruntime; outputs: see `Pairs`;
+        cases: values of fed names, by case; given: their types as written by onnxruntime; pairs: of the programs;
         enclosing: position of a body; how: settings of `Replay`.
         """
         self.a, self.b, self.runner = a.program, b.program, a
         self.original = Stream(a, cases, given)
         self.enclosing, self.how = enclosing, how
-        self.pairs = Pairs(self.a, self.b, outputs)
+        self.pairs = pairs or Pairs(self.a, self.b)
         self.needs = Needs(self.pairs)
         self.replay = Replay(b, self.original, self.pairs, **how)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
