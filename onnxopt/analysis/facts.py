@@ -7,6 +7,7 @@ everywhere. Facts of a body hold for its own values only, since the body may not
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -14,15 +15,7 @@ from typing import TYPE_CHECKING, Final
 from onnx import TypeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.inference import (
-    SCAN_OF_AXES,
-    believed_types,
-    graph_of,
-    joined,
-    known,
-    recurred,
-    with_numbers,
-)
+from onnxopt.analysis.inference import SCAN_OF_AXES, believed_types, graph_of, joined, known, recurred, with_numbers
 from onnxopt.analysis.shapes.integers import CONTENTS
 from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims
 from onnxopt.analysis.shapes.sweep import ShapeData, as_dims, better_dim
@@ -41,6 +34,7 @@ if TYPE_CHECKING:
     from onnxopt.analysis.calls import Functions
 
 _RESULTS: Final = attrgetter("results")
+_MOST_SHAPES: Final = 1 << 12  # shapes: a network has few different ones
 
 # -- types of a node's results ---------------------------------------------------------------------------------
 
@@ -73,12 +67,17 @@ def _are_settled(node: Node, ruled: Mapping[Value, Shape]) -> bool:
     """Whether types and all dims of the results are known, from rules or facts: numbers, symbols, dims of operands."""
     for v in node.results:
         dims = ruled.get(v, v.shape)
-        if not v.dtype or dims is None:
+        if not v.dtype or dims is None or not (_are_named(dims) or all(_is_settled(d, node) for d in dims)):
             return False
-        for d in dims:
-            if not (d >= 0 if isinstance(d, int) else _is_settled(d, node)):
-                return False
     return True
+
+
+@lru_cache(_MOST_SHAPES)
+def _are_named(dims: Shape | None) -> bool:
+    """Whether all dims are known, as numbers or symbols of the file."""
+    return dims is not None and all(
+        d >= 0 if isinstance(d, int) else d is not None and not is_invented(d) for d in dims
+    )
 
 
 def _is_settled(dim: Dim, node: Node) -> bool:
@@ -135,7 +134,6 @@ class _Inference:
         self.equal: dict[str, int | str] = {}  # symbols, and the more precise symbol or number of each
         self.todo: Container[Node] | None = None  # nodes to infer in any case; None for all
         self.refined: set[Value] = set()
-        self.vague = _Vagueness()
         self.repeats_body = False  # whether a body is inferred once more
         self.declared: dict[Graph, dict[str, TypeProto]] = {}
         self.functions: Functions | None = None  # read when a call is inferred
@@ -164,8 +162,8 @@ class _Inference:
         if self.data.kept:
             self.model.sizes = self.data
         scopes = [scope for scope in self.model.scopes() if not scope.root.is_function]
-        is_open = any(self.vague.has(v.shape) for v in graph.inputs)
-        self.model.is_vague = is_open or any(map(self.vague.is_in, chain.from_iterable(scopes)))
+        is_open = not all(_are_named(v.shape) for v in graph.inputs)
+        self.model.is_vague = is_open or any(map(_leaves_unknown, chain.from_iterable(scopes)))
 
     def _rename(self) -> list[Node]:
         """Replace symbols by equal ones in all values. Returns the readers."""
@@ -187,7 +185,7 @@ class _Inference:
     def _reads_refined(self, node: Node) -> bool:
         """Whether a value with a more precise type is read, and something is unknown of the results."""
         reads = values_read(node) if node.bodies else node.inputs
-        return bool(node.bodies or self.vague.is_in(node)) and not self.refined.isdisjoint(reads)
+        return bool(node.bodies or _leaves_unknown(node)) and not self.refined.isdisjoint(reads)
 
     def _visit(self, node: Node) -> None:
         """Infer the bodies and then the results of a node."""
@@ -207,6 +205,8 @@ class _Inference:
         graph, data = node.scope, self.data
         ruled = _is_ruled(node, graph)
         if self.todo is not None and data.kept:
+            if ruled and data.is_current(node) and _are_settled(node, {}):
+                return
             data.forget_outdated(node.inputs)
         ruled_dims = data.visit(node) if ruled or graph.knows(node.op) or node.domain else {}
         names = dict(zip(ruled_dims, map(as_dims, ruled_dims.values())))
@@ -356,23 +356,12 @@ def _type_behind(node: Node, kinds: Sequence[TypeProto]) -> TypeProto:
     return kinds[0] if node.op == "If" and all(kind == kinds[0] for kind in kinds) else of_any_shape(kinds[0])
 
 
-class _Vagueness:
-    """Whether a shape has unknown or invented dims, cached: a network has few different shapes."""
-
-    def __init__(self) -> None:
-        self.known: dict[Shape | None, bool] = {None: True}
-
-    def is_in(self, node: Node) -> bool:
-        for v in node.outputs:
-            if v is not None and not v.constant and (not v.dtype or self.has(v.shape)):
-                return True
-        return False
-
-    def has(self, dims: Shape | None) -> bool:
-        found = self.known.get(dims)
-        if found is None:
-            found = self.known[dims] = any(d is None or is_invented(d) for d in dims or ())
-        return found
+def _leaves_unknown(node: Node) -> bool:
+    """Whether a type, a rank or a dim of a result is unknown, or has an invented name."""
+    for v in node.outputs:
+        if v is not None and not v.constant and not (v.dtype and _are_named(v.shape)):
+            return True
+    return False
 
 
 def _with_owners(nodes: Iterable[Node]) -> set[Node]:

@@ -6,6 +6,7 @@ A checker of the whole model would find an invalid node only later, and could no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from onnx import AttributeProto, NodeProto, TensorProto
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
 
+_MOST_CALLS: Final = 1 << 10  # calls of few different operators and types
 _NO_VALUE: Final = "not a value: m.value(name) is one that is there, m.const(array) a new one"
 
 
@@ -107,7 +109,11 @@ def check_call(
     known = known or (defined is None and graph.model.has_function(op))
     odd = next(((i, v) for i, v in enumerate(inputs) if v is not None and not isinstance(v, Value)), None)
     objection = "" if odd is None else f"its input {odd[0]} is {an(type(odd[1]).__name__)}, {_NO_VALUE}"
-    objection = objection or _objection(op, opset, defined, inputs, len(outputs), attributes, known=known)
+    if defined is None:
+        objection = objection or ("" if known else _unknown(op, opset))
+    else:
+        objection = objection or _misfit(defined, inputs, len(outputs))
+        objection = objection or _objection_to_all(attributes, opset, defined, known=known)
     if objection:
         raise refusal(graph, place, objection, op, opset)
     if (types := formals(op, opset)) is None:
@@ -119,19 +125,22 @@ def check_call(
         raise refusal(graph, place, objection, op, opset, kind=MistypedError)
 
 
-def type_results(node: Node, defined: Signature, kinds: Sequence[int]) -> None:
-    """Set the element types of a node's results by the signature, from the element types of its operands, 0 if unknown.
+def type_results(node: Node, defined: Signature, kinds: Sequence[int | None]) -> None:
+    """Set the element types of a node's results by the signature, from those of its operands: 0 if unknown, None if
+    absent. An invalid call gives no types."""
+    bound = _bound(defined, tuple(kinds), len(node.outputs))
+    if bound is not None and not _objection_to_all(node.proto.attribute[:], 0, defined, known=False):
+        _set_types(defined.results, node.outputs, bound, node.proto)
 
-    An invalid call gives no types.
-    """
+
+@lru_cache(_MOST_CALLS)
+def _bound(defined: Signature, kinds: tuple[int | None, ...], outputs: int) -> Mapping[str, int] | None:
+    """Return the types of the variables in a signature; None for an invalid call. Repeated layers make equal calls."""
     bound: dict[str, int] = {}
-    counts = node.inputs, len(node.outputs)
-    if not _objection(node.op, 0, defined, *counts, node.proto.attribute[:], known=False):
-        if not _bind_types(defined.operands, kinds, bound):
-            _set_types(defined.results, node.outputs, bound, node.proto)
+    return None if _misfit(defined, kinds, outputs) or _bind_types(defined.operands, kinds, bound) else bound
 
 
-def _bind_types(given: Sequence[Formal], kinds: Sequence[int], bound: dict[str, int]) -> str:
+def _bind_types(given: Sequence[Formal], kinds: Sequence[int | None], bound: dict[str, int]) -> str:
     """Bind type variables of a signature to the operands' element types, 0 if unknown. Returns a violation, or ""."""
     for i, kind in enumerate(kinds):
         if not kind:
@@ -242,19 +251,8 @@ def _attribute(name: str, value: Any, defined: Signature | None) -> AttributePro
     return make_attribute(name, value)
 
 
-def _objection(
-    op: str,
-    opset: int,
-    defined: Signature | None,
-    inputs: Sequence[Value | None],
-    outputs: int,
-    attributes: Sequence[AttributeProto],
-    *,
-    known: bool,
-) -> str:
-    """Return why a call violates its schema, or an empty string. `known`: a node of this operator existed before."""
-    if defined is None:
-        return "" if known else _unknown(op, opset)
+def _misfit(defined: Signature, inputs: Sequence[object], outputs: int) -> str:
+    """Return why a call may not have these inputs and so many outputs, or an empty string."""
     if not defined.takes(len(inputs)):
         return f"it is given {len(inputs)} inputs"
     if not defined.outputs[0] <= outputs <= defined.outputs[1]:
@@ -262,6 +260,12 @@ def _objection(
     for i in defined.needed:
         if i < len(inputs) and inputs[i] is None:
             return f"its input {i} is absent"
+    return ""
+
+
+def _objection_to_all(attributes: Sequence[AttributeProto], opset: int, defined: Signature, *, known: bool) -> str:
+    """Return why a call may not have these attributes, or an empty string. `known`: a node of this operator existed
+    before."""
     for a in attributes:
         if objection := _objection_to(a, defined):
             return objection

@@ -6,9 +6,10 @@ a single axis, and each axis it finds by position keeps the position. Only axis 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from onnxopt.analysis import types
@@ -25,6 +26,8 @@ from onnxopt.rewriting.rule import listed_axes
 _SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied
 _MOST_FORMS: Final = 1 << 12  # entries: operands of few different dims
 _NO_AXES: Final = frozenset[int]()
+_Facts = tuple[Shape | None, bool]  # dims of a value, and whether it is constant
+_FACTS: Final[Callable[[Value], _Facts]] = attrgetter("shape", "constant")
 # Forms of an operand in a view. Unchanged: still broadcast correctly. Made anew: a constant rewritten for the view.
 _SEEN, _UNCHANGED, _MADE_ANEW = "seen", "unchanged", "made anew"
 To = tuple[tuple[int, ...], ...]  # for each axis the axes it becomes, in order
@@ -37,6 +40,7 @@ class Axes(NamedTuple):
     data: the operands with these axes, aligned at the last axis.
     along: the axes along which elements depend on one another, named by an attribute or operand.
     last: number of trailing axes found by position.
+    follows: whether the node broadcasts its operands.
     """
 
     rank: int
@@ -44,6 +48,7 @@ class Axes(NamedTuple):
     along: frozenset[int]
     last: int
     made: Made
+    follows: bool = False
 
 
 class Passing(NamedTuple):
@@ -226,8 +231,10 @@ def _find_axes(node: Node, graph: Graph) -> Axes | None:
     if not data or data[0] in others or (len(node.outputs) > 1 and op not in ("Split", "TopK")):
         return None
     if rule.along == "-":  # most nodes
-        own = Axes(rank, tuple(dict.fromkeys(data)), _NO_AXES, 0, tuple(range(rank)))
-        return own if _is_elementwise(op, others, graph) else None
+        if not _is_elementwise(op, others, graph):
+            return None
+        follows = broadcasts(op, graph.opset())
+        return Axes(rank, tuple(dict.fromkeys(data)), _NO_AXES, 0, tuple(range(rank)), follows)
     along = _along(node, rank, rule)
     if along is None or op == "MatMul":
         return None if along is None else _axes_of_product(node, rank, along)
@@ -308,31 +315,28 @@ def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made 
 def passes(node: Node, view: View) -> Passing | None:
     """Return how a node passes through a view; None if it does not, or reads no value in the view."""
     a = axes_of(node)
-    if a is None or node.graph is None:
+    if a is None:
         return None
-    given = tuple([(types.shape(v), v.constant) for v in a.data])
-    forms = _forms(view, node.op, node.graph.opset(), a.rank, a.along, a.last, a.made, given)
+    given = tuple(map(_FACTS, a.data))
+    for dims, is_constant in given:
+        if dims is None or is_constant:
+            given = tuple([(types.shape(v), v.constant) for v in a.data])
+            break
+    forms = _forms(view, node.op, a.rank, a[2:], given)
     if forms is None:
         return None
     seen = [v for v, form in zip(a.data, forms) if form == _SEEN]
-    made_anew = [v for v, form in zip(a.data, forms) if form == _MADE_ANEW]
-    return Passing(a, seen, made_anew) if all(map(_may_be_made_anew, made_anew)) else None
+    made_anew = [v for v, form in zip(a.data, forms) if form == _MADE_ANEW] if _MADE_ANEW in forms else []
+    return Passing(a, seen, made_anew) if not made_anew or all(map(_may_be_made_anew, made_anew)) else None
 
 
 @lru_cache(_MOST_FORMS)
 def _forms(
-    view: View,
-    op: str,
-    opset: int,
-    rank: int,
-    along: frozenset[int],
-    last: int,
-    made: Made,
-    given: tuple[tuple[Shape | None, bool], ...],
+    view: View, op: str, rank: int, kind: tuple[frozenset[int], int, Made, bool], given: tuple[_Facts, ...]
 ) -> Sequence[str | None] | None:
     """Return the forms in a view of operands, `given` as (dims, is constant); None if one has none, or none is moved.
     Repeated layers and later rounds ask the same."""
-    place, may_follow = view.at(rank), broadcasts(op, opset)
+    place, (along, last, made, may_follow) = view.at(rank), kind
     if not place.alone.issuperset(along) or not place.fixed.issuperset(range(rank - last, rank)):
         return None
     if not view.keeps(made, rank):

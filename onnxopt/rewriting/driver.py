@@ -76,7 +76,7 @@ class Driver:
         self.declined: dict[Node, list[str]] = {}  # rules whose pattern matched and whose guard failed
         self._again: dict[Node, Sequence[str]] = {}  # rules to try where nothing changed
         self._queue: list[Node] = []
-        self._queued: set[Node] = set()
+        self._places: dict[Node, int] = {}  # last place in the queue, once nodes were queued anew
         self._touched: list[Node] = []
         self._reasons: defaultdict[tuple[str, str], set[Node]] = defaultdict(set)
         self._recent: deque[str] = deque(maxlen=200)
@@ -90,15 +90,13 @@ class Driver:
         self._fill(model, left if left is not None and left.declined is not None else None)
         if not self._queue:
             return 0
-        self._queued.update(self._queue)
         budget = 1000 + 20 * model.node_count()
         done = 0
         model.watchers.append(self._touched.append)
-        queued, again = self._queued, self._again
+        again = self._again
         candidates, declined = self.rules.candidates, self.declined
         try:
-            for node in self._queue:  # rewrites append nodes to the queue
-                queued.discard(node)
+            for place, node in enumerate(self._queue):  # rewrites append nodes to the queue
                 if node.graph is None or node.graph.skipped:
                     continue
                 only = again.pop(node, None) if again else None
@@ -112,13 +110,13 @@ class Driver:
                     if done > budget:
                         raise self._restless(f"{model.name}: {node.graph.path if node.graph else 'main'}", done)
                 if self._touched:
-                    self._requeue()
+                    self._requeue(place)
                 if self.fuel.left == 0:
                     break
         finally:
             model.watchers.remove(self._touched.append)
             self._queue.clear()
-            self._queued.clear()
+            self._places.clear()
             self._touched.clear()
         return done
 
@@ -146,7 +144,9 @@ class Driver:
             for nodes in anchors:
                 self._queue.extend([n for n in nodes if n in again or n in due])
 
-    def _requeue(self) -> None:
+    def _requeue(self, place: int) -> None:
+        """Queue the touched nodes and their readers, unless they wait behind the `place` reached."""
+        places = self._places = self._places or {node: i for i, node in enumerate(self._queue)}
         touched: Iterable[Node] = [n for n in self._touched if n.graph is not None]
         self._touched.clear()
         for _ in range(self.rules.depth - 1):
@@ -154,8 +154,8 @@ class Driver:
         for node in touched:
             if node._op in self.rules.by_anchor:
                 self._again.pop(node, None)
-                if node not in self._queued:
-                    self._queued.add(node)
+                if places.get(node, -1) <= place:
+                    places[node] = len(self._queue)
                     self._queue.append(node)
 
     def _visit(self, node: Node, candidates: Candidates, only: Sequence[str] | None) -> bool:

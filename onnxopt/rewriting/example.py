@@ -160,12 +160,7 @@ class Example:
 
 
 def example(
-    source: Source,
-    *,
-    exact: bool = True,
-    ignore_literals: bool = False,
-    shared: bool = False,
-    tolerance: float = 0.0,
+    source: Source, *, exact: bool = True, ignore_literals: bool = False, shared: bool = False, tolerance: float = 0.0
 ) -> Example:
     """Read an example. Raises UsageError for an invalid one.
 

@@ -119,7 +119,7 @@ def whole(size: Size) -> Run:
 
 def length(parts: Sequence[Part]) -> Any:
     """Return the number of elements along an axis of these parts."""
-    return product(p.size for p in parts)
+    return product([p.size for p in parts])
 
 
 def real(parts: Iterable[Part]) -> list[Part]:

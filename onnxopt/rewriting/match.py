@@ -266,11 +266,7 @@ class Builder:
         home, _, op_type = op.rpartition("::")
 
         def build(
-            *inputs: Value | None,
-            like: Node | None = None,
-            outputs: int = 1,
-            domain: str = home,
-            **attributes: Any,
+            *inputs: Value | None, like: Node | None = None, outputs: int = 1, domain: str = home, **attributes: Any
         ) -> Any:
             m = self._m
             ins = list(inputs)

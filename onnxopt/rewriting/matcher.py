@@ -117,7 +117,7 @@ def rule_set(rules: tuple[Rule, ...]) -> RuleSet:
 
 def possible_orders(p: Call, inputs: Sequence[Value | None]) -> Orders:
     """Return the orders of a call's operands that may match, by the producers of the inputs, and by constants."""
-    return [order for order in p.orders if all(map(_may_be, order, inputs))]
+    return [order for order in p.orders if False not in map(_may_be, order, inputs)]
 
 
 def _may_be(p: Pattern, v: Value | None) -> bool:
@@ -227,10 +227,10 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
     if p.name is not None and p.name in b.nodes:
         return b.nodes[p.name] is node
     inputs = node.inputs
-    absent = len(p.inputs) - len(inputs)
+    absent = p.arity - len(inputs)
     if absent > 0:
         inputs = canonical_operands(node)
-        absent = len(p.inputs) - len(inputs)
+        absent = p.arity - len(inputs)
         inputs = [*inputs, *repeat(None, absent)]
     if absent < 0 and not p.variadic:
         return False
@@ -249,7 +249,9 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
         orders = orders or possible_orders(p, inputs)
         if not orders:
             return False
-        patterns = orders[0] if len(orders) == 1 else orders[b.choose(len(orders))]
+        patterns, *others = orders
+        if others:
+            patterns = orders[b.choose(len(orders))]
     values = b.values
     for q, v in zip(patterns, inputs):
         if type(q) is Either:

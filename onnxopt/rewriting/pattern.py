@@ -108,6 +108,11 @@ class Call:
     key: object = field(default_factory=object, compare=False, repr=False)  # identity kept by `at` and `replace`
 
     @cached_property
+    def arity(self) -> int:
+        """Number of inputs, asked at each match."""
+        return len(self.inputs)
+
+    @cached_property
     def commutes(self) -> bool:
         """Whether the operands commute and differ."""
         pair = len(self.inputs) == 2 and not self.variadic and COMMUTATIVE.issuperset(self.ops)

@@ -14,15 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.shapes.sizes import (
-    elementwise,
-    ints,
-    listed_by,
-    product,
-    reduced,
-    registrar,
-    where_known,
-)
+from onnxopt.analysis.shapes.sizes import elementwise, ints, listed_by, product, reduced, registrar, where_known
 from onnxopt.analysis.shapes.symbolic import LARGEST_INTEGERS, Size, differs, divide, fits, is_at_least, quotient
 from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from onnxopt.analysis.shapes.symbolic import Size, is_minimum
+from onnxopt.analysis.shapes.symbolic import Expr, Size, is_minimum
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import PICKS
@@ -80,11 +80,11 @@ def broadcast(shapes: Sequence[PartialDims]) -> PartialDims:
     A size clipped to a maximum (a table of positions) has the length it was clipped to: if shorter, the operands do not
     fit.
     """
-    first, rank = shapes[0], max(map(len, shapes))
+    widest = max(shapes, key=len)
     for s in shapes:
-        if not first or not (s is first or not s or s == first):
-            return tuple([_common([s[i] for s in shapes if len(s) >= -i]) for i in range(-rank, 0)])
-    return first
+        if s is not widest and s != widest[len(widest) - len(s) :]:
+            return tuple([_common([s[i] for s in shapes if len(s) >= -i]) for i in range(-len(widest), 0)])
+    return widest
 
 
 def _common(sizes: Sequence[Size | None]) -> Size | None:
@@ -139,7 +139,7 @@ def _reads_dims(node: Node, computing: Container[str]) -> bool:
 def product(sizes: Any) -> Size:
     total: Size = 1
     for d in sizes:
-        total = total * d
+        total = d if type(d) is Expr and type(total) is int and total == 1 else total * d
     return total
 
 

@@ -12,10 +12,10 @@ import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import attrgetter, is_
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.inference import graph_of
@@ -33,10 +33,12 @@ from onnxopt.graph.value import Shape, Value
 from onnxopt.proto.messages import Array
 
 T = TypeVar("T")
-Facts: TypeAlias = "list[Shape | None]"  # shapes of a node's inputs and outputs
+Facts: TypeAlias = "list[tuple[Shape | None, bool] | None]"  # shapes, and whether they are constant, of values
+# values read and made, their facts and contents, operator and attributes at the visit of a node
+_Visit: TypeAlias = "tuple[list[Value | None], Facts, list[Array | None], str, dict[str, AttributeProto]]"
 
 _unnamed = itertools.count()
-_SHAPE: Final[Callable[[Value | None], Shape | None]] = attrgetter("shape")
+_FACTS: Final[Callable[[Value | None], tuple[Shape | None, bool]]] = attrgetter("shape", "constant")
 _MAX_SAFE_FACTORS: Final = 2  # products of at most this number of symbols always fit;
 _MAX_SYMBOLS: Final = 64  # above this number symbols are not recorded, at quadratic cost
 _UNSIZED: Final = frozenset({str, type(None)})  # types of dims that need a symbol
@@ -63,7 +65,7 @@ class ShapeData:
         self._tensors: dict[str, set[Monomial]] = {}  # symbols of tensors' dims, by symbol
         self._tensor_dims: set[Size] = set()  # dims of tensors
         self._noted_shapes: set[Dims] = set()  # shapes in `_tensor_dims` and `_tensors`
-        self._visits: dict[Node, tuple[int, Facts]] = {}  # by node: clock and facts at the visit
+        self._visits: dict[Node, _Visit] = {}
         self._reads_more = False  # whether a rule read more than its operands: symbols, other tensors
 
     def shape(self, v: Value | None) -> Dims | None:
@@ -179,13 +181,12 @@ class ShapeData:
                 self._minima[name] = max(size, self._minima.get(name, 0))
         if self.kept:
             self.forget_removed(graph)
-        in_function, marked = graph.root.is_function, graph.model.marked
+        in_function = graph.root.is_function
         for node in graph:
             if self.kept:
-                seen = self._visits.get(node)
-                if seen is None or seen[0] < marked.get(node, 0) or seen[1] != _facts(node):
+                if not self.is_current(node):
                     self._revisit(node)
-                    self._visits[node] = -1 if self._reads_more else graph.model.clock, _facts(node)
+                    self.note(node, {})
             elif not (in_function and node.has_references):
                 self._visit(node)
             yield node
@@ -203,9 +204,28 @@ class ShapeData:
                 del dims[v]
 
     def note(self, node: Node, found: Mapping[Value, Dims]) -> None:
-        """Keep a visit, unless other dims than those `found` were stored for the results."""
-        if self.kept and all(map(is_, map(self.dims.get, found), found.values())):
-            self._visits[node] = -1 if self._reads_more else node.scope.model.clock, _facts(node)
+        """Keep a visit that read only operands, unless other dims than those `found` were stored for the results."""
+        self._visits.pop(node, None)
+        if self.kept and not self._reads_more and all(map(is_, map(self.dims.get, found), found.values())):
+            values = [*node.inputs, *node.outputs]
+            contents = [*map(self.contents.get, values)]  # type: ignore[arg-type]  # an absent value has none
+            attributes = node.attributes if node._attributes is None else node._attributes
+            self._visits[node] = values, _facts(values), contents, node._op, attributes
+
+    def is_current(self, node: Node) -> bool:
+        """Whether a kept visit holds: the node and the facts are the same, but for operands of equal content."""
+        if (seen := self._visits.get(node)) is None:
+            return False
+        values, facts, contents, op, attributes = seen
+        now = [*node.inputs, *node.outputs]
+        if op != node._op or attributes is not node._attributes or len(now) != len(values):
+            return False
+        for i, v in enumerate(now) if now != values else ():
+            if v is not values[i]:
+                if v is None or (known := contents[i]) is None or not _is_same(known, self.content(v)):
+                    return False
+                values[i], facts[i] = v, _FACTS(v)
+        return facts == _facts(now)
 
     def named(self, value: Value, shape: Shape) -> tuple[int | str, ...]:
         """Keep the dims of a value, and return them with a name for each unknown one."""
@@ -267,11 +287,11 @@ class ShapeData:
     def learn(self, value: Value, dims: PartialDims) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
         known = value.shape
-        if known is None or value.constant:
+        if value.constant or (known is None and not self.assumed):
             known = value.known_shape if self.assumed else types.shape(value)
         if known is not None and len(known) != len(dims):
             return
-        is_known = known == dims
+        is_known = known is not None and known == (names := as_dims(dims)) and (names is dims or None not in names)
         sizes = self._sizes(dims if known is None or is_known else [*map(better_dim, known, dims)])
         self._keep(value, sizes)
         if not (is_known or self.assumed or value.constant) and (facts := as_dims(sizes)) != value.shape:
@@ -279,7 +299,7 @@ class ShapeData:
 
     def _sizes(self, dims: Sequence[str | Size | None]) -> Dims:
         if _UNSIZED.isdisjoint(map(type, dims)):  # no dim needs a symbol, the usual case
-            return cast(Dims, tuple(dims))
+            return tuple(dims)  # type: ignore[arg-type]  # `cast` would take as long as the rest
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
 
     def _symbol(self, name: str | None) -> Expr:
@@ -301,22 +321,17 @@ def learn_shapes(graph: Graph, data: ShapeData | None = None) -> ShapeData:
     return data
 
 
-def _facts(node: Node) -> Facts:
-    values = [*node.inputs, *node.outputs]
-    if None in values:
-        values = [v for v in values if v is not None]
-    return list(map(_SHAPE, values))
+def _facts(values: Sequence[Value | None]) -> Facts:
+    return [None if v is None else _FACTS(v) for v in values] if None in values else [*map(_FACTS, values)]
 
 
 def _is_same(a: Array | None, b: Array | None) -> bool:
     return a is b or (a is not None and b is not None and a.shape == b.shape and bool(a.tolist() == b.tolist()))
 
 
-def as_dims(dims: Dims) -> tuple[int | str, ...]:
-    """Return sizes as dims of a value: numbers and names."""
-    if Expr not in map(type, dims):
-        return cast("tuple[int, ...]", dims)
-    return tuple([d if isinstance(d, int) else d.name for d in dims])
+def as_dims(dims: PartialDims) -> tuple[Any, ...]:
+    """Return sizes as dims of a value: numbers and names, None for an unknown size."""
+    return dims if Expr not in map(type, dims) else tuple([d.name if type(d) is Expr else d for d in dims])
 
 
 def type_outputs(node: Node) -> None:
@@ -326,7 +341,7 @@ def type_outputs(node: Node) -> None:
         return
     defined = graph.signature(node.op)
     if defined is not None:
-        kinds = [0 if v is None else types.dtype(v) if v.constant else v.dtype for v in node.inputs]
+        kinds = [None if v is None else types.dtype(v) if v.constant else v.dtype for v in node.inputs]
         type_results(node, defined, kinds)
         return
     _type_by_own(node)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import gcd, prod
-from typing import Final
+from typing import Final, final
 
 from onnx import TensorProto
 
@@ -25,6 +25,7 @@ class TooComplex(ArithmeticError):
 Monomial = tuple[str, ...]  # sorted symbols; () is the number 1
 
 
+@final
 class Expr:
     """A polynomial with at least one symbol: ((monomial, coefficient ≠ 0), …), sorted. Constants are plain ints.
 
@@ -98,14 +99,14 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Size:
     for monomial, coefficient in terms:
         sums[monomial] = sums.get(monomial, 0) + coefficient
     left = sorted([(m, c) for m, c in sums.items() if c])
-    for m, c in left:
-        if len(left) > _TERMS or len(m) > _DEGREE or abs(c) >= LARGEST:
-            raise TooComplex
     if not left:
         return 0
-    if len(left) == 1 and not left[0][0]:
-        return left[0][1]
-    return Expr(tuple(left))
+    if len(left) > _TERMS:
+        raise TooComplex
+    for m, c in left:
+        if len(m) > _DEGREE or not -LARGEST < c < LARGEST:
+            raise TooComplex
+    return left[0][1] if left[0] is left[-1] and not left[0][0] else Expr(tuple(left))
 
 
 def divide(a: Size, b: Size) -> Size | None:

@@ -18,18 +18,7 @@ from onnxopt.operators import FRACTIONS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, element_kind, is_float, of
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import (
-    Match,
-    const,
-    either,
-    one_of,
-    only_read_by,
-    op,
-    rewrite,
-    var,
-    widens,
-    without_ones,
-)
+from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var, widens, without_ones
 from onnxopt.rewriting.rule import is_number
 
 _MIN_FACTOR: Final = 2.0**-10  # bounds of a factor: within them overflow of a cube stays about the same

@@ -123,8 +123,9 @@ class _Merging:
         return node.op, tuple(inputs), len(node.outputs), tuple(attributes)
 
     def _values(self, values: Sequence[Value | None], inside: Inside) -> list[int]:
-        told = (v and self.was.get(v, v) for v in values)
-        return [inside[v] if v in inside else id(v and self.contents.first_like(v)) for v in told]
+        told = [v and self.was.get(v, v) for v in values] if self.was else values
+        like = self.contents.first_like
+        return [inside[v] if v in inside else id(like(v) if v is not None and v.constant else v) for v in told]
 
     def _bodies_of(self, node: Node) -> Hashable:
         """Return the key of a node's bodies; the node itself if they must not be merged."""

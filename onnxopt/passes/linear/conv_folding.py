@@ -156,12 +156,7 @@ class ConvAddFolding(RewritePass):
     info = PassInfo(
         "conv-add-folding", opt_level=2, after=("common-subexpressions",), ops=("Conv", "ConvTranspose", "Gemm")
     )
-    rules = (
-        fold_add,
-        fold_multiply,
-        fold_scaled_input,
-        fold_shifted_input,
-    )
+    rules = (fold_add, fold_multiply, fold_scaled_input, fold_shifted_input)
 
 
 def batch_norm(x: Pattern) -> Pattern:

@@ -108,11 +108,10 @@ def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalization
 def _leading_dims(node: Node) -> Shape | None:
     """Return the leading dims of a node's results if known and several, else None."""
     made = [types.dims_of(v) for v in node.outputs]
-    leads = {dims[:-1] for dims in made}
-    lead = made[0][:-1] if made else ()
-    if len(lead) < 2 or len(leads) > 1 or None in lead or not made[0][-1] or not types.dtype(node.output):
+    lead = made[0][:-1]
+    if len(lead) < 2 or None in lead or not made[0][-1] or not types.dtype(node.output):
         return None
-    return lead if all(isinstance(dims[-1], int) for dims in made) else None
+    return lead if all(dims[:-1] == lead and isinstance(dims[-1], int) for dims in made) else None
 
 
 class _Rows(Relayout):

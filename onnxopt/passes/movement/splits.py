@@ -59,8 +59,9 @@ def _cuts_of(m: Match, x: Value) -> dict[tuple[int, int], dict[tuple[int, int], 
 @rewrite(op.Split(var("x"), ..., name="outer"))
 def split_of_split(m: Match, x: Value) -> dict[Value, Value]:
     """Split(Split(x)[i]) = Split(x), with the parts of part i in its place."""
-    found = taken(m.outer)
-    inner = next((n for v in m.outer.results if found is not None and (n := _split_again(v, found.axis))), None)
+    again = [v for v in m.outer.results if sole_reader(v, "Split") is not None]
+    found = taken(m.outer) if again else None
+    inner = next((n for v in again if found is not None and (n := _split_again(v, found.axis))), None)
     if found is None or inner is None:
         m.skip()
     parts = [w for v in m.outer.outputs for w in (inner.outputs if v is inner.inputs[0] else [v])]
@@ -100,9 +101,10 @@ def _cut_otherwise(m: Match, split: Node, axis: int, parts: Sequence[Value | Non
 @rewrite(op.Split(var("x"), ..., name="split"))
 def only_part(m: Match, x: Value) -> tuple[Value | None, ...]:
     """Split(x)[i] = Slice(x), if no other part is read."""
-    used, found = [v for v in m.split.results if v.is_used], taken(m.split)
+    used = [v for v in m.split.results if v.is_used]
     if len(used) != 1 or len(m.split.outputs) < 2:
         m.skip()
+    found = taken(m.split)
     axis, bounds = (found.axis, found.bounds(used[0])) if found is not None else (0, None)
     start, end = m.known(bounds, "a length is unknown")
     part = m.op.Slice(x, m.ints([start]), m.ints([end]), m.ints([axis]))
@@ -129,11 +131,12 @@ class SlicesToSplit(RewritePass):
 @rewrite(op.Split(var("x"), ..., name="split"))
 def picks_of_parts(m: Match, x: Value) -> dict[Value, Value]:
     """Squeeze(Split(x)[i]) = Gather(x, i), along the split axis; Reshape(Split(x)[i]) = Reshape(Gather(x, i))."""
-    parts, found, rank = [v for v in m.split.results if v.is_used], taken(m.split), m.rank(x) or 1
+    parts = [v for v in m.split.results if v.is_used]
     readers = [n for v in parts if (n := sole_reader(v, "Reshape", "Squeeze")) is not None and n.graph is m.graph]
     squeezes = [n for n in readers if n.op == "Squeeze"]
     if len(readers) < max(2, len(parts)) or len(squeezes) < max(1, len(readers) - 1):
         m.skip()
+    found, rank = taken(m.split), m.rank(x) or 1
     spans, axis = (found.spans, found.axis) if found is not None else ({}, 0)
     m.require(spans.keys() >= {*parts}, "the parts in front are of unknown sizes")
     axes = [[a % rank for a in listed_axes(n) or ()] for n in squeezes]

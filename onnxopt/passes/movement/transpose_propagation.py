@@ -111,27 +111,32 @@ class _Plan(Relayout):
         """Return the plan for order `q`; the movers at the border are searched once for all orders."""
         plan = copy(self)
         plan.view, plan.bare = Turned(q), {}
-        if all(plan.view.keeps(self.passing[n].axes.made, len(q)) for n in self.fewer) and plan._most() > 0:
+        if all(plan.view.keeps(self.passing[n].axes.made, len(q)) for n in self.fewer) and plan._may_save():
             plan.look()
             plan.gain = plan.saved if plan.is_possible and plan.moved <= 0 else 0
         return plan
 
-    def _most(self) -> int:
-        """Return an upper bound of the nodes saved: all movers at the ends, less the operators surely needed."""
-        saved = 0
+    def _may_save(self) -> bool:
+        """Whether all movers at the ends are more than the operators surely needed: an upper bound of the nodes
+        saved."""
+        saved, bare = 0, list[tuple[Value, bool]]()
         for v in self.entering:
-            alone, nodes = self.is_alone(v), self.beside(v)
-            if nodes:
-                saved += alone and self._most_of(v, nodes, nodes[0], nodes[-1].operands[0])
-            elif not (alone and self.is_reduced(v)):
-                saved -= len(self.seen(v, False) or ())
+            if nodes := self.beside(v):
+                saved += self.is_alone(v) and self._most_of(v, nodes, nodes[0], nodes[-1].operands[0])
+            else:
+                bare.append((v, False))
         for v, users in self.leaving.items():
             behind = [self.beside(v, u) for u in users]
             gains = [self._most_of(v, nodes, nodes[-1], nodes[0].output) if nodes else -1 for nodes in behind]
             saved += sum([gain for gain in gains if gain > 0])
             if v.is_output or -1 in gains:
-                saved -= len(self.seen(v, True) or ())
-        return saved
+                bare.append((v, True))
+        for v, back in bare:
+            if saved <= 0:
+                break
+            if back or not (self.is_alone(v) and self.is_reduced(v)):
+                saved -= len(self.seen(v, back) or ())
+        return saved > 0
 
     def _most_of(self, v: Value, nodes: list[Node], beside: Node, other: Value) -> int:
         """Return the number of movers between `v` in the order and `other`, less the operators needed at least.

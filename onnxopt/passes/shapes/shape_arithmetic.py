@@ -113,7 +113,7 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
 
 def _list_computed(value: Value, dims: Dims, there: dict[Dims, _Listed]) -> None:
     """List the computed dims, and runs of these, of a value that meets others at its readers."""
-    computed = [i for i, d in enumerate(dims) if isinstance(d, Expr) and d.name[0] == "{"]
+    computed = [i for i, d in enumerate(dims) if type(d) is Expr and d.name[0] == "{"]
     if not computed or dims in there or not _is_met(value):
         return
     partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
@@ -132,9 +132,10 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
     if content is None or value.constant or dtype not in _SIZE_TYPES or not value.is_used:
         return False
     elements = content.reshape(-1).tolist()
-    if None in elements:
+    kinds = {*map(type, elements)}
+    if type(None) in kinds:
         return False
-    if all(isinstance(e, int) for e in elements):
+    if Expr not in kinds:
         low, high = BY_CODE[dtype].integers
         fits = all(low <= e <= high for e in elements)
         return fits and _make_constant(node, value, np.array(elements, numpy_dtype(dtype)).reshape(content.shape), ctx)
@@ -278,8 +279,8 @@ def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, wha
 def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | None:
     """Return the elements of a computed input of known type, else None."""
     value = node.input(index)
-    content = data.content(value)
-    if value is None or value.constant or content is None or content.ndim != 1 or not types.dtype(value):
+    content = None if value is None or value.constant else data.content(value)
+    if content is None or content.ndim != 1 or not types.dtype(value):
         return None
     return list(content.reshape(-1).tolist())
 
@@ -290,7 +291,8 @@ def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
     A -1 next to a dim of 0 is an error in runtimes. Dims that are always 0 are detected; a batch of 0 at run time then
     fails, the price of a constant target.
     """
-    target, dims = _computed(node, 1, data), data.shape(node.input(0))
+    target = _computed(node, 1, data)
+    dims = None if target is None else data.shape(node.input(0))
     if target is None or dims is None or (node.attr("allowzero", 0) and 0 in target):
         return
     result = _entries(target, dims, data.shape(node.outputs[0]))
@@ -319,7 +321,8 @@ def _entry(size: Size | None, dim: Size | None) -> int | None:
 
 def _expand(node: Node, data: ShapeData, ctx: PassContext) -> None:
     """Make an Expand target constant, with 1 where it equals the dim."""
-    target, dims = _computed(node, 1, data), data.shape(node.input(0))
+    target = _computed(node, 1, data)
+    dims = None if target is None else data.shape(node.input(0))
     if target is None or dims is None:
         return
     offset = len(target) - len(dims)
