@@ -14,7 +14,6 @@ from onnxopt.verification.inputs.feeding import Read
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import own_cases
 from onnxopt.verification.inputs.sizes import Run, Side, of_both
-from onnxopt.verification.inputs.uses import INDEX
 from onnxopt.verification.job import Step
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import renaming, views
@@ -181,26 +180,31 @@ class Loaded(Original):
         return ""
 
     def read_ahead(self, is_asked: Callable[[], bool]) -> None:
-        """Analyse the original for `of_both` and for the second look, and run its pieces, until a result is there."""
+        """Analyse the original for `of_both` and for the second look, while the result is being made."""
         with contextlib.suppress(Failed, *UNSEEN):  # reported when asked
             from onnxopt.verification.programs import foreign  # noqa: F401  reads the result
 
             plan, side = self.planned, self.side(0)
-            _ = side.sizes if plan.symbols else None
-            _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
+            _ = side.sizes if plan.symbols else side.uses
             if (plan.muted or plan.rare) and not plan.decides:
                 _ = side.shapes
             if plan.hides or plan.decides or plan.rare:
-                from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
-                from onnxopt.verification.programs.stream import run_ahead
+                self._look_ahead(is_asked)
 
-                runner = self.runner(0)
-                _ = runner.program.changing if plan.hides else None, runner.program.ranges
-                _ = self.work  # decides whether the files are compared before pieces
-                if not (self.streamed or plan.random or self.options.dtype or runner.reference):
-                    run_ahead(
-                        runner, [case.feeds for case, _ in self.kept.values()], self.options.memory // 4, is_asked
-                    )
+    def _look_ahead(self, is_asked: Callable[[], bool]) -> None:
+        """Run the original's pieces on the known cases, and read its constants, until a result is there."""
+        from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
+        from onnxopt.verification.pieces.pairs import Pairs
+        from onnxopt.verification.programs.stream import run_ahead
+
+        plan, runner, feeds = self.planned, self.runner(0), [case.feeds for case, _ in self.kept.values()]
+        program = runner.program
+        _ = program.changing if plan.hides else None, program.ranges
+        _ = self.work  # decides whether the files are compared before pieces
+        if not (self.streamed or plan.random or self.options.dtype or runner.reference):
+            run_ahead(runner, feeds, self.options.memory // 4, is_asked)
+        if not is_asked():
+            Pairs(program, program).by_name.a.number(range(len(program.nodes)))
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.

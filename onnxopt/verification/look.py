@@ -15,7 +15,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.compare import CODES, as_held
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.cones import outputs_behind
-from onnxopt.verification.coverage.gaps import Gap, changed_blanks, have_other_points, unproven_blanks, unreached
+from onnxopt.verification.coverage.gaps import changed_blanks, have_other_points, unproven_blanks, unreached
 from onnxopt.verification.coverage.probe import overflowing
 from onnxopt.verification.coverage.traces import Trace, traces
 from onnxopt.verification.coverage.unseen import unseen, untaken
@@ -60,17 +60,13 @@ class Look:
                 self.held = _rounded(skeletons[1].proto, options.dtype)
             a, b = (r.inside(Program(s)) for r, s in zip((a, b), skeletons))
         self.a, self.b = a, b
-        self._pairs: Pairs | None = None
+        self._pairs: dict[tuple[Program, Program], Pairs] = {}
 
     @property
     def pairs(self) -> Pairs:
         """The correspondence of values of both programs."""
-        if self._pairs is None or (self._pairs.a, self._pairs.b) != (
-            self.a.program,
-            self.b.program,
-        ):  # with other inputs fed
-            self._pairs = Pairs(self.a.program, self.b.program)
-        return self._pairs
+        both = self.a.program, self.b.program
+        return self._pairs.setdefault(both, Pairs(*both))
 
     def pieces(self, cases: Sequence[Case], **how: bool) -> tuple[Pieces, list[Place]]:
         """Compare the second file with the first on the cases' inputs. Returns (pieces, places of faults).
@@ -78,7 +74,7 @@ class Look:
         how: `fine` and `digits` of `Replay`.
         """
         feeds = self._complete([case.feeds for case in cases])
-        return self._held(self.a, self.b, cases, feeds, **how)
+        return self._held(self.a, self.b, cases, feeds, pairs=self.pairs, **how)
 
     def as_taken(self, cases: Sequence[Case], most: int) -> Pieces | None:
         """Compare, at most `most` cases at once, with taken branches in place of Ifs present in only one of the two.
@@ -106,7 +102,7 @@ class Look:
         return functools.reduce(Pieces.joined, parts) if parts else None
 
     def _held(
-        self, a: Runner, b: Runner, cases: Sequence[Case], feeds: Sequence[dict[str, Any]], **how: bool
+        self, a: Runner, b: Runner, cases: Sequence[Case], feeds: Sequence[dict[str, Any]], **how: Any
     ) -> tuple[Pieces, list[Place]]:
         """Compare two programs, of the files or with branches in place of Ifs. Returns (pieces, places of faults)."""
         walk = self._walked(a, b, feeds, held=self.held, dtype=self.options.dtype, **how)
@@ -129,14 +125,11 @@ class Look:
         """Add the faults and gaps in parts that no case ran."""
         is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
         for part in unseen(walk, is_wrong=is_wrong):
-            self._add_gap(part, pieces, places)
-
-    def _add_gap(self, part: Gap, pieces: Pieces, places: list[Place]) -> None:
-        known = {(p.scope, p.value) for p in places}
-        there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, pieces.cases, part.scope)]
-        places += [p for p in there if (p.scope, p.value) not in known]
-        (pieces.silent if part.silent else pieces.unseen).extend([part.why] if part.why else [])
-        pieces.shown += [part.why] if part.stays else []
+            known = {(p.scope, p.value) for p in places}
+            there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, pieces.cases, part.scope)]
+            places += [p for p in there if (p.scope, p.value) not in known]
+            (pieces.silent if part.silent else pieces.unseen).extend([part.why] if part.why else [])
+            pieces.shown += [part.why] if part.stays else []
 
     def unreached(self, case: Case) -> list[str]:
         """Return, in words, values with changed bounds that differ beyond the bounds, where no case reaches."""
@@ -161,17 +154,15 @@ class Look:
 
     def _walked(self, a: Runner, b: Runner, feeds: Sequence[Mapping[str, Any]], **how: Any) -> Walk:
         how |= {"memory": self.options.memory, "seed": self.options.seed}
-        pairs = self.pairs if (a, b) == (self.a, self.b) else None
-        return Walk(a, b, feeds, types_of(feeds[0]), pairs, **how).run()
+        return Walk(a, b, feeds, types_of(feeds[0]), **how).run()
 
     def is_alike(self) -> bool:
         """Return whether equal operators on equal inputs and constants compute all outputs, according to the files."""
         if self.options.dtype or self.plan.random or self.plan.overridable or self.a.program.skeleton.foreign:
             return False
         a, b = self.a.program, self.b.program
-        if a.outputs != b.outputs or not b.maker.keys() >= {*b.outputs}:
-            return False
-        return all(map(self.pairs.is_same, b.made(b.cone(b.outputs, ()))))
+        made = b.made(b.cone(b.outputs, ()))
+        return a.outputs == b.outputs and {*made} >= {*b.outputs} and all(map(self.pairs.is_same, made))
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

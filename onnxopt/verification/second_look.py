@@ -26,8 +26,7 @@ from onnxopt.verification.runtime import CPU
 from onnxopt.verification.verdict import Proof, could_jump, largest, largest_noise, settle, together
 from onnxopt.worker.serving import Died, Refused
 
-_CASES_IN_GROUP: Final = 4  # cases compared in pieces together: those of most models
-_CASES_TOGETHER: Final = 3  # cases measured together, or compared closer
+_CASES_TOGETHER: Final = 4  # cases compared in pieces together: those of most models
 _HELD: Final = 12  # cases compared with taken branches in place of Ifs
 _CONSPICUOUS: Final = 1e-4  # relative; a larger difference is reported with the noise
 _LOSS: Final = 10.0  # times the noise of the whole: loss of digits in float16
@@ -61,7 +60,7 @@ def _settle(verdict: Verification, seen: Seen, *, is_asked: bool) -> None:
 def _new_groups(pieces: Pieces | None, answers: Sequence[Answer], wrong: Collection[str], *, all_: bool) -> Groups:
     """Return the groups of cases not compared in pieces yet (see `together`)."""
     new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
-    return together(new, wrong, _CASES_IN_GROUP, all_=all_)
+    return together(new, wrong, _CASES_TOGETHER, all_=all_)
 
 
 class SecondLook(CaseRunner):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -48,6 +48,7 @@ class Cone:
     entries: list[str]  # values read by A's nodes
     both: frozenset[str]  # entries also read by B's nodes
     asked: list[str]  # values made by A's nodes and read by B's
+    _kept: list[Opened] = field(default_factory=list)  # B's nodes, once loaded
 
     @classmethod
     def of(cls, walk: Walk, value: str, behind: Collection[str] = ()) -> Cone | None:
@@ -79,13 +80,9 @@ class Cone:
         types = self.walk.original.types
         return self.walk.runner.open(self.nodes, {e: types[e] for e in self.entries}, [*self.asked, self.original])
 
-    @cached_property
-    def _opened_of_b(self) -> Opened:
-        return self.walk.replay.open([self.value], self.fed)
-
     def results(self, replay: Replay) -> list[Any]:
         """Return B's values on the samples of a replay. Raises Failed; Refused for missing kernels."""
-        return replay.run([self.value], self.fed, lambda: self._opened_of_b)[self.value]
+        return replay.run([self.value], self.fed, self._kept)[self.value]
 
     def range(self, name: str) -> Range:
         """Return the possible numbers of an entry."""

@@ -267,14 +267,12 @@ def unreached(walk: Walk) -> list[str]:
     """Return the cutpoints with different breakpoints that differ beyond them."""
     found = itertools.islice(_of_other_points(walk, paired_cuts(walk), epsilons=True), _MAX_VALUES)
     cones = ((v, Cone.of(walk, v), points) for v, points in found)
-    return [v for v, cone, points in cones if _differs_beyond(cone, points)]
-
-
-def _differs_beyond(cone: Cone | None, points: Sequence[float]) -> bool:
-    if cone is None:
-        return False
-    is_boolean = cone.walk.replay.kind(cone.value) == _DECISIONS[0]
-    return _differs_far(cone, points, POSITIVE_FACTORS) or (is_boolean and _differs_specially(cone))
+    return [
+        v
+        for v, cone, points in cones
+        if _differs_far(cone, points, POSITIVE_FACTORS)
+        or (walk.replay.kind(v) == _DECISIONS[0] and _differs_specially(cone))
+    ]
 
 
 # -- narrower integers ----------------------------------------------------------------------------------

@@ -325,10 +325,7 @@ class InputMaker:
     seed: int
 
     def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded", *, daring: bool = False) -> Case:
-        """Return a case of a recipe.
-
-        mode: range of integers; daring: use longer sequences, and override integers.
-        """
+        """Return a case of a recipe. mode: range of integers; daring: use longer sequences, and override integers."""
         rng = Draws(self.seed, _STREAMS.get(recipe.values, 0))
         most = _longest(self.plan, dims, mode)
         case = Case(recipe.name, dims, dict(self.given))

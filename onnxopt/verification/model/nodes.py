@@ -155,10 +155,7 @@ def captured(body: GraphProto) -> Iterator[str]:
 
 
 def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
-    """Return the bodies of a node.
-
-    Attributes of standard operators without bodies are not searched.
-    """
+    """Return the bodies of a node. Attributes of standard operators without bodies are not searched."""
     if node.op_type not in WITH_BODIES and not node.domain:
         return ()
     return [body for a in node.attribute[:] for body in ((a.g,) if a.HasField("g") else a.graphs)]

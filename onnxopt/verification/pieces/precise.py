@@ -96,10 +96,7 @@ def _computed_in(kind: str) -> str:
 
 
 def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return values computed in float64 from the feeds; {} if kernels are missing.
-
-    most: bytes of feeds and weights.
-    """
+    """Return values computed in float64 from the feeds; {} if kernels are missing. most: bytes of feeds and weights."""
     try:
         part = _Part(runner, wanted, feeds.keys(), [feeds], "float32", most)
         return part.wide(as_double).run(_widened(feeds, "float32"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -134,33 +134,28 @@ class Replay:
         else:
             self.views[value] = view
 
-    def open(self, wanted: Sequence[str], fed: Collection[str]) -> Opened:
-        """Return B's loaded piece from `fed` to `wanted`. Raises Failed."""
-        nodes = self.program.cone(wanted, fed)
-        reads = {r: self.kind(r) for r in self.program.read(nodes) if r in fed}
-        held = {r: self.held[r] for r in reads if self.is_narrow(r)}
-        int32 = dict.fromkeys(self.pairs.int32.intersection(reads), "tensor(int32)")
-        return self.runner.open(nodes, reads | held | int32, wanted)
-
     def run(
-        self, wanted: Sequence[str], fed: Collection[str], opened: Callable[[], Opened] | None = None
+        self, wanted: Sequence[str], fed: Collection[str], kept: list[Opened] | None = None
     ) -> dict[str, list[Any]]:
         """Return B's values computed from A's values of `fed`, by case. Raises Failed; Refused for missing kernels.
 
-        opened: returns the piece, if it serves several runs.
+        kept: the piece as loaded by an earlier run; empty at first.
         """
-        reads = [r for r in self.program.read(self.program.cone(wanted, fed)) if r in fed]
-        narrow, int32 = [*filter(self.is_narrow, reads)], self.pairs.int32.intersection(reads)
+        nodes, kept = self.program.cone(wanted, fed), [] if kept is None else kept
+        types = {r: self.kind(r) for r in self.program.read(nodes) if r in fed}
+        narrow = {r for r in types if self.is_narrow(r)}
+        int32 = self.pairs.int32.intersection(types)
+        held = {r: self.held[r] for r in narrow} | dict.fromkeys(int32, "tensor(int32)")
 
         def feeds(case: int) -> Values:
-            values = {r: self.fed_as(r, case) for r in reads}
+            values = {r: self.fed_as(r, case) for r in types}
             values |= {r: narrowed(values[r], self.dtype) for r in narrow}
             return values | {r: as_int32(r, values[r]) for r in int32}
 
         try:
-            found = _results(
-                opened() if opened else self.open(wanted, fed), map(feeds, range(len(self.original.values)))
-            )
+            if not kept:
+                kept.append(self.runner.open(nodes, types | held, wanted))
+            found = _results(kept[0], map(feeds, range(len(self.original.values))))
         except Failed as e:
             # The file was not loaded as a whole, so nobody reported the missing kernel.
             if self.held and (why := missing(str(e))):

@@ -49,9 +49,7 @@ class Stream:
         self._rate = 0.0  # bytes made per node in the last segment
         # Large inputs: begin with few nodes.
         self.most = NODES if self.size < VALUES >> 8 else _MIN_SEGMENT_NODES  # nodes in the next segment
-        known = runner.ahead.values if runner.ahead is not None else ()
-        found = [next((k for k in known if all(k.get(n) is v for n, v in case.items())), None) for case in cases]
-        self._ahead = [k for k in found if k is not None and None not in found]  # by case, if all are known
+        self._ahead = _values_of(cases, getattr(runner.ahead, "values", ()))  # by case, if all are known
 
     def run_all(self, weights: int, wanted: Callable[[Sequence[int]], Sequence[str]]) -> Iterator[list[int]]:
         """Run the program, and yield the nodes of each segment once run.
@@ -77,7 +75,7 @@ class Stream:
         program = self.runner.program
         known = self.types.keys() - program.fixed
         nodes = program.cone(program.made(nodes), known)
-        if self._ahead and all(known.keys() >= {*wanted} for known in self._ahead):
+        if self._ahead and self._ahead[0].keys() >= {*wanted}:
             return _Known(self.runner, nodes, wanted, self._ahead)
         types = {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}
         return self.runner.open(nodes, types, wanted)
@@ -123,6 +121,12 @@ class Stream:
         for values in self.values:
             for name in [n for n in values if n not in names]:
                 self.size -= size_of(values.pop(name))
+
+
+def _values_of(cases: Sequence[Mapping[str, Any]], ahead: Sequence[Values]) -> list[Values]:
+    """Return the values that ran ahead of the same cases; [] unless all did."""
+    found = [known for case in cases for known in ahead if all(known.get(n) is v for n, v in case.items())]
+    return found if len(found) == len(cases) else []
 
 
 class _Known(Opened):
