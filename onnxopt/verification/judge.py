@@ -18,14 +18,7 @@ from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import BATCHES
 from onnxopt.verification.loaded import UNSEEN, Loaded
 from onnxopt.verification.records import CaseRecord, OutputRecord, Pieces, Place
-from onnxopt.verification.rounding import (
-    MOST_OF_WHOLE,
-    Draws,
-    allowed_of_whole,
-    difference,
-    is_float,
-    last_bit,
-)
+from onnxopt.verification.rounding import MOST_OF_WHOLE, Draws, allowed_of_whole, difference, is_float, last_bit
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker import keep_little
 from onnxopt.worker.serving import Refused, Tell, is_asked, serve

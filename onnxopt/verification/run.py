@@ -233,11 +233,7 @@ class Reference:
 
 
 def open_original(
-    path: str,
-    stateful: bool,
-    runtime: Runtime,
-    without: str = "",
-    view: Callable[[Any], None] | None = None,
+    path: str, stateful: bool, runtime: Runtime, without: str = "", view: Callable[[Any], None] | None = None
 ) -> tuple[OnnxRuntime | Reference, str]:
     """Return (engine, refusal): onnxruntime and "", or the reference evaluator and why onnxruntime failed.
 

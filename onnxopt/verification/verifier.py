@@ -150,10 +150,7 @@ class Verifier:
             self._open()
 
     def submit(
-        self,
-        result: str | Path,
-        tolerances: Mapping[str, float] | None = None,
-        rename: Mapping[str, str] | None = None,
+        self, result: str | Path, tolerances: Mapping[str, float] | None = None, rename: Mapping[str, str] | None = None
     ) -> None:
         """Pass a result to the worker, which compares in the background.
 

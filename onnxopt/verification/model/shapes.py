@@ -145,10 +145,7 @@ class Shapes(Forward[Known]):
     MUST: ClassVar = True
 
     def __init__(
-        self,
-        graph: GraphProto,
-        functions: Iterable[FunctionProto] = (),
-        given: Mapping[str, Known] | None = None,
+        self, graph: GraphProto, functions: Iterable[FunctionProto] = (), given: Mapping[str, Known] | None = None
     ) -> None:
         """given: facts about inputs, else the declared shapes."""
         super().__init__(functions)
