@@ -65,8 +65,10 @@ def _is_ruled(node: Node, graph: Graph) -> bool:
 
 def _are_settled(node: Node, ruled: Mapping[Value, Shape]) -> bool:
     """Whether types and all dims of the results are known, from rules or facts: numbers, symbols, dims of operands."""
-    for v in node.results:
-        dims = ruled.get(v, v.shape)
+    for v in node.outputs:
+        if v is None:
+            continue
+        dims = ruled[v] if v in ruled else v.shape
         if not v.dtype or dims is None or not (_are_named(dims) or all(_is_settled(d, node) for d in dims)):
             return False
     return True
@@ -189,7 +191,7 @@ class _Inference:
 
     def _visit(self, node: Node) -> None:
         """Infer the bodies and then the results of a node."""
-        for body in node.bodies.values():
+        for body in node.bodies.values() if node.bodies else ():
             self._type_inputs(node, body)
             self._scope(body)
         untyped = [v for v in node.outputs if v is not None and not v.dtype]
@@ -217,13 +219,13 @@ class _Inference:
                 if not v.constant:
                     self._store(v, _most_precise(_dims_in(inferred.get(v)), ruled_dims.get(v)))
             return
-        for v in node.results:
-            if v.constant or (v.shape is not None and v.shape == names.get(v)):
+        for w in node.outputs:
+            if w is None or w.constant or (w.shape is not None and w in names and w.shape == names[w]):
                 continue
-            if v.shape is None:
-                self._learn(v, names[v])
+            if w.shape is None:
+                self._learn(w, names[w])
             else:
-                self._store(v, names.get(v))
+                self._store(w, names.get(w))
         data.note(node, ruled_dims)
 
     def _store(self, value: Value, dims: Shape | None) -> None:

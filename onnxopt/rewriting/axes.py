@@ -205,12 +205,14 @@ def axes_of(node: Node) -> Axes | None:
     if node.graph is None:
         return None
     model = node.graph.model
-    kept: tuple[int, Axes | None] = model.axes.get(node, (-1, None))
-    when, found = kept
-    if when < model.marked.get(node, 0):
-        found = _find_axes(node, node.graph)
-        if found is not None:
-            model.axes[node] = model.clock, found
+    if node in model.axes:
+        when, kept = model.axes[node]
+        if node not in model.marked or when >= model.marked[node]:
+            known: Axes = kept
+            return known
+    found = _find_axes(node, node.graph)
+    if found is not None:
+        model.axes[node] = model.clock, found
     return found
 
 

@@ -10,7 +10,7 @@ from onnxopt.errors import EmissionError, MistypedError, NoFixpointError, OnnxOp
 from onnxopt.graph.model import Left, Model, with_readers
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.matcher import Candidates, Path, change, match, rule_set
+from onnxopt.rewriting.matcher import Bindings, Candidates, Path, change, match, rule_set
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
 
@@ -172,14 +172,14 @@ class Driver:
                     found = match(root, node, path, orders)
                     if found is None:
                         pass  # most often
-                    elif isinstance(found, str):
-                        reason, stays = reason or found, False  # a guard's reason, of another order, is more specific
-                    else:
+                    elif type(found) is Bindings:
                         outcome = self._apply(rule, Match(found, node, self.options))
                         if outcome is None:
                             self.declined.pop(node, None)
                             return True
                         reason, stays = outcome.args[0], stays and outcome.stays
+                    else:
+                        reason, stays = reason or found, False  # a guard's reason, of another order, is more specific
                     is_left = bool(path) and change(path)
             if reason is not None:
                 if not stays:
@@ -214,7 +214,8 @@ class Driver:
             size = m.graph.size
             commit(m, result)
         except Declined as e:
-            return e.with_traceback(None)  # its frames would hold the match, and through their callers `e` itself
+            e.__traceback__ = None  # its frames would hold the match, and through their callers `e` itself
+            return e
         except OnnxOptError as e:
             if isinstance(e, MistypedError) and not model.debug:
                 # types declared by a file may be wrong; outside debug mode this is no error of the rule

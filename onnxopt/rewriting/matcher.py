@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -155,6 +155,7 @@ def paths() -> Iterator[Path]:
         yield path
 
 
+@final
 class Bindings:
     """Result of a match: values by name, nodes by name, and every covered node (anchor first)."""
 
@@ -262,7 +263,9 @@ def _match_node(p: Call, node: Node, b: Bindings, orders: Orders = ()) -> bool:
                     return False
             elif q.constant is not None and (v.constant is not q.constant or (q.when is not None and not q.when(v))):
                 return False
-            if values.setdefault(q.name, v) is not v:
+            if q.name not in values:
+                values[q.name] = v
+            elif values[q.name] is not v:
                 return False
         elif type(q) is Const:
             if (v is None and not q.optional) or values.setdefault(q.name, v) is not v:
@@ -341,21 +344,22 @@ def value_equals(value: Value, literal: object) -> bool:
 
 def _refusal(b: Bindings) -> str | None:
     """Return why a structural match may not be rewritten, or None; cheap conditions first."""
-    graph = b.covered[0][0].graph
+    (root, _), *others = b.covered
+    graph = root.graph
     assert graph is not None
     model = graph.model
     if model.functions and graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
-    if model.opsets.get("", 0) < 7 or model.functions:  # `Scope.opset` would cost more than the rest
+    if model.functions or "" not in model.opsets or model.opsets[""] < 7:  # `Scope.opset` would cost more than the rest
         if graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
             return "an attribute says which axes broadcast, before opset 7"
     for name in b.constants:
         value = b.values[name]
         if value is not None and not value.constant:
             return f"{name} is not constant" + (f": {stored}" if (stored := kind_of_initializer(value)) else "")
-    if len(b.covered) > 1:
+    if others:
         nodes = {node for node, _ in b.covered}
-        for node, p in b.covered[1:]:
+        for node, p in others:
             if not p.shared and node not in b.roots and (why := _read_outside(node, graph, nodes)):
                 return why
     for node, literal in b.literals:

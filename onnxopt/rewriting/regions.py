@@ -44,7 +44,7 @@ def regions(
     `ends`: no others are queried.
     """
     at = [n for op in ends for n in graph.by_op.get(op, ()) if is_end is None or is_end(n)]
-    values = [v for n in at for v in (*n.operands, *n.results) if not v.constant]
+    values = [v for n in at for v in (*n.inputs, *n.outputs) if v is not None and not v.constant]
     kinds, passing = _reached(graph, values, kind, view)
     return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, view, passing)
 

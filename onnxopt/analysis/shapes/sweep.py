@@ -84,8 +84,9 @@ class ShapeData:
 
     def dims_of(self, v: Value | None) -> Dims:
         """Return the dims of `v`. Raises Unknown for unknown rank."""
-        found = self.dims.get(v) if v is not None else None
-        if found is None and (found := self.shape(v)) is None:
+        if v is not None and v in self.dims:
+            return self.dims[v]
+        if (found := self.shape(v)) is None:
             raise Unknown
         return found
 
@@ -194,7 +195,7 @@ class ShapeData:
     def visit(self, node: Node) -> dict[Value, Dims]:
         """Return the dims of the results of a node, which may be outside the graph, as far as rules give them."""
         self._revisit(node)
-        return {v: self.dims[v] for v in node.results if v in self.dims}
+        return {v: self.dims[v] for v in node.outputs if v is not None and v in self.dims}
 
     def forget_outdated(self, values: Iterable[Value | None]) -> None:
         """Drop the dims that differ from the facts."""
@@ -214,11 +215,11 @@ class ShapeData:
 
     def is_current(self, node: Node) -> bool:
         """Whether a kept visit holds: the node and the facts are the same, but for operands of equal content."""
-        if (seen := self._visits.get(node)) is None:
+        if node not in self._visits:
             return False
-        values, facts, contents, op, attributes = seen
+        values, facts, contents, op, attributes = self._visits[node]
         now = [*node.inputs, *node.outputs]
-        if op != node._op or attributes is not node._attributes or len(now) != len(values):
+        if op != node._op or attributes is not node._attributes or (now != values and len(now) != len(values)):
             return False
         for i, v in enumerate(now) if now != values else ():
             if v is not values[i]:
@@ -261,17 +262,17 @@ class ShapeData:
             if v is not None and not v.dtype:
                 type_outputs(node)
                 break
-        rule = SHAPE_RULES.get(op)
+        rule = SHAPE_RULES[op] if op in SHAPE_RULES else None
         if rule is not None and not ("::" in op and _is_function(node)):
             found = self.apply(rule, node)
             for v, dims in zip(outputs, found if isinstance(found, list) else (found,)):
                 if v is not None and dims is not None:
                     self.learn(v, dims)
-        data, first = CONTENTS.get(op), outputs[0] if outputs else None
-        if data is None or first is None:
+        first = outputs[0] if outputs else None
+        if op not in CONTENTS or first is None:
             return
         if op == "Shape" or (first.dtype or types.dtype(first)) in CARRIED:
-            made = self.apply(data, node)
+            made = self.apply(CONTENTS[op], node)
             for v, content in zip(outputs, made if isinstance(made, list) else (made,)):
                 if v is not None and content is not None and content.size <= SMALL:
                     self.contents[v] = content

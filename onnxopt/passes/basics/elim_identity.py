@@ -115,17 +115,16 @@ def concat_of_nothing(m: Match, first: Value) -> Value:
     """Concat(x, e, …) = Concat(x, …), where e has no element along the axis."""
     axis = m.concat.attr("axis")
     m.require(None not in m.concat.inputs, "a part is not given")
-    kept = [v for v in m.concat.inputs if v is not None and (m.shape(v) or ())[axis:][:1] != (0,)]
-    if len(kept) == len(m.concat.inputs):
-        m.skip()
+    shapes = [*map(m.shape, m.concat.inputs)]
+    kept = [v for v, dims in zip(m.concat.inputs, shapes) if v is not None and (dims or ())[axis:][:1] != (0,)]
+    m.require(len(kept) < len(shapes), "", stays=None not in shapes)
     return m.op.Concat(*kept, like=m.concat) if kept else first
 
 
 @rewrite(op.Split(var("x"), ..., name="split"))
 def split_into_one(m: Match, x: Value) -> Value:
     """Split(x) into one part = x."""
-    if len(m.split.outputs) != 1:
-        m.skip()
+    m.require(len(m.split.outputs) == 1, "", stays=True)
     return x
 
 

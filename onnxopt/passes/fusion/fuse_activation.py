@@ -99,13 +99,7 @@ _LESS: Final = one_of("Less", "LessOrEqual")(var("x"), 0, name="side", shared=Tr
 _SLOPED: Final = op.Mul(var("x"), const("slope"))
 
 
-@rewrite(
-    either(
-        op.Where(_GREATER, var("x"), _SLOPED),
-        op.Where(_LESS, _SLOPED, var("x")),
-        op.Max(var("x"), _SLOPED),
-    )
-)
+@rewrite(either(op.Where(_GREATER, var("x"), _SLOPED), op.Where(_LESS, _SLOPED, var("x")), op.Max(var("x"), _SLOPED)))
 def leaky_relu(m: Match, x: Value, slope: Array) -> Value:
     """Where(x > 0, x, a x) = LeakyRelu(x, alpha = a); so is Max(x, a x), where 0 < a < 1."""
     between = m.anchor.op == "Where" or ((slope > 0).all() and (slope < 1).all())

@@ -62,19 +62,7 @@ def rotary_of_halves(m: Match, x: Value, cos: Value, sin: Value) -> Value:
 _PAIRS: Final = op.Split(op.Reshape(var("x"), ..., name="pairs"), ..., name="halves")
 
 
-@rewrite(
-    op.Add(
-        op.Mul(var("x"), var("cos")),
-        op.Mul(
-            op.Reshape(
-                _exchanged(_PAIRS),
-                ...,
-                name="row",
-            ),
-            var("sin"),
-        ),
-    )
-)
+@rewrite(op.Add(op.Mul(var("x"), var("cos")), op.Mul(op.Reshape(_exchanged(_PAIRS), ..., name="row"), var("sin"))))
 def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     """x [c, c] + [-x₂, x₁] [s, s] = RotaryEmbedding(x, c, s, interleaved = 1), x₁ and x₂ at even and odd places."""
     _require_heads(m, x)

@@ -91,6 +91,9 @@ class FlattenRows(GraphPass):
 def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalizations: int) -> bool | None:
     """Return True if done or impossible; False if gains do not cover the costs; None without gains."""
     region = _Rows(graph, found)
+    if normalizations <= 0 and not region.may_gain():
+        return None
+    region.look()
     if normalizations and len(region.lead) == _LEAD:
         region.count_normalizations(normalizations)
     if not region.gains:
@@ -108,7 +111,7 @@ def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalization
 def _leading_dims(node: Node) -> Shape | None:
     """Return the leading dims of a node's results if known and several, else None."""
     made = [types.dims_of(v) for v in node.outputs]
-    lead = made[0][:-1]
+    lead = made[0][:-1] if made else ()
     if len(lead) < 2 or None in lead or not made[0][-1] or not types.dtype(node.output):
         return None
     return lead if all(dims[:-1] == lead and isinstance(dims[-1], int) for dims in made) else None
@@ -126,12 +129,23 @@ class _Rows(Relayout):
         nodes = [n for n in found.nodes if not _is_cheaper_outside(n, found.passing[n].seen, inside)]
         super().__init__(graph, nodes, found.view)
         self.targets: dict[tuple[int, ...], Value | None] = {}  # listed targets by dims behind the leading ones
-        self.look()
+        self.products = len({self._sum(n) for n in self.nodes if n.op == "MatMul"} - {None})
+
+    def may_gain(self) -> bool:
+        """Whether a product has a term, or an end has two movers, or one next to a matrix: others save no node."""
+        before = [self.beside(v) for v in self.entering if self.is_alone(v)]
+        ends = [(nodes, nodes[-1].operands[0]) for nodes in before if nodes]
+        behind = [self.beside(v, u) for v, users in self.leaving.items() for u in users]
+        ends += [(nodes, nodes[0].output) for nodes in behind if nodes]
+        return self.products > 0 or any(len(nodes) > 1 or types.rank(v) in (None, 2) for nodes, v in ends)
+
+    def look(self) -> None:
+        """Collect the ends, and count each product with its term as a single node."""
+        super().look()
         if self.targets:
-            self.saved -= len(self.targets) + (1 if graph.opset() >= 15 else 2)
-        products = len({self._sum(n) for n in self.nodes if n.op == "MatMul"} - {None})
-        self.saved += products  # each becomes a single node with the term
-        self.gains = bool(products) or any(e.saved > 0 for e in self.all_ends)
+            self.saved -= len(self.targets) + (1 if self.graph.opset() >= 15 else 2)
+        self.saved += self.products
+        self.gains = self.products > 0 or any(e.saved > 0 for e in self.all_ends)
 
     def count_normalizations(self, worth: int) -> None:
         """Count each Add before a LayerNormalization as `worth` Reshapes."""

@@ -89,20 +89,19 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
     choices: list[Node] = []
     contents, dims = data.contents, data.dims
     for node in data.sweep(graph):
-        for body in node.bodies.values():
+        for body in node.bodies.values() if node.bodies else ():
             if not body.skipped:
                 _run_graph(body, data, ChainMap({}, seen), ctx)  # results of a body are not visible outside
-        simplify = _SIMPLIFY.get(node.op)
-        if simplify is not None:
-            simplify(node, data, ctx)
+        if node.op in _SIMPLIFY:
+            _SIMPLIFY[node.op](node, data, ctx)
         elif node.op == "Where":
             choices.append(node)
-        before, made = len(there), node.results
+        made = [*node.outputs]
         for value in made:
-            if value in contents and not _share(node, value, data, seen, ctx):
-                alone.append((value, before))
+            if value is not None and value in contents and not _share(node, value, data, seen, ctx):
+                alone.append((value, len(there)))
         for value in made:
-            if Expr in map(type, dims.get(value, ())):
+            if value is not None and value in dims and Expr in map(type, dims[value]):
                 _list_computed(value, dims[value], there)
     for node in choices:
         if node.graph is not None:  # removed if an operand of another
