@@ -45,7 +45,8 @@ class Graph(Scope):
         for value in values:
             if value is not None:
                 users = value.users
-                users.pop(node, None)
+                if node in users:
+                    del users[node]
                 if not users:
                     if value.tensor is not None:
                         value.forget()

@@ -166,8 +166,9 @@ class Model:
 
     def forget(self, node: Node) -> None:
         """Drop the data of a removed node, and report the node."""
-        self.marked.pop(node, None)
-        self.axes.pop(node, None)
+        for known in (self.marked, self.axes):
+            if node in known:
+                del known[node]
         for watch in self.watchers:
             watch(node)
 

@@ -209,8 +209,8 @@ class Node:
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the attribute's value, else the schema's default in the opset in force, else `default`."""
         attributes = self.attributes if self._attributes is None else self._attributes
-        found = attributes.get(name)
-        if found is not None:
+        if name in attributes:
+            found = attributes[name]
             if found.ref_attr_name:
                 return self._referred(found)
             return self._value_of(found) if found.type == _TENSOR else attribute_value(found)

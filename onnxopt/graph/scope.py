@@ -114,12 +114,14 @@ class Scope:
     def opset(self, domain: str = "") -> int:
         """Return the version of `domain` in force here; 0 if it is not imported."""
         opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
-        return opsets.get("" if domain == "ai.onnx" else domain, 0)
+        name = "" if domain == "ai.onnx" else domain
+        return opsets[name] if name in opsets else 0
 
     def opset_of(self, op: str) -> int:
         """Return the version of an operator's domain (qualified name) in force here; 0 if it is not imported."""
         opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
-        return opsets.get(op.rpartition("::")[0] if "::" in op else "", 0)
+        name = op.rpartition("::")[0] if "::" in op else ""
+        return opsets[name] if name in opsets else 0
 
     def signature(self, op: str) -> Signature | None:
         """Return the signature of an operator in the version in force here; None if the standard has none."""

@@ -121,6 +121,8 @@ def possible_orders(p: Call, inputs: Sequence[Value | None]) -> Orders:
 
 
 def _may_be(p: Pattern, v: Value | None) -> bool:
+    if type(p) is Var:  # most operands
+        return p.constant is not True or p.optional or (v is not None and v.constant)
     if type(p) is Call:
         return v is not None and v.producer is not None and v.producer._op in p.ops
     if type(p) is Either:

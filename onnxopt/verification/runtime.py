@@ -232,7 +232,7 @@ UNREGISTERED_HINT: Final = "--custom-op-library FILE brings a kernel, a plugin's
 _UNIMPLEMENTED: Final = r"to find kernel for (\w+)\((\d+)\)|not find an implementation for (\w+)\((\d+)\)"
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(frozen=True)
 class Runtime:
     """Execution provider and additional operators."""
 

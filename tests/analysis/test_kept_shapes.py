@@ -99,6 +99,18 @@ def test_what_is_gone_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert t not in data.contents
 
 
+def test_an_equal_operand_of_another_type_is_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements that fit 64 bits may not fit 32."""
+    model = read_model(build_text(SIZES))
+    data = ShapeData(kept=True)
+    list(data.sweep(model.graph))
+    reshape = value(model, "w").producer
+    assert reshape is not None
+    cast = model.graph.make("Cast", [value(model, "t")], before=reshape, to=onnx.TensorProto.INT32)
+    reshape.set_input(1, cast)
+    assert "w" in visited(data, model.graph, monkeypatch)
+
+
 @pytest.mark.parametrize("path", [p for p in DYNAMIC if p.is_file()], ids=lambda p: p.stem)
 def test_in_each_round_all_is_as_if_nothing_was_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, compared = ShapeArithmetic.run, []

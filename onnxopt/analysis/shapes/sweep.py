@@ -33,12 +33,12 @@ from onnxopt.graph.value import Shape, Value
 from onnxopt.proto.messages import Array
 
 T = TypeVar("T")
-Facts: TypeAlias = "list[tuple[Shape | None, bool] | None]"  # shapes, and whether they are constant, of values
+Facts: TypeAlias = "list[tuple[Shape | None, int, bool] | None]"  # shape, element type, and whether it is constant
 # values read and made, their facts and contents, operator and attributes at the visit of a node
 _Visit: TypeAlias = "tuple[list[Value | None], Facts, list[Array | None], str, dict[str, AttributeProto]]"
 
 _unnamed = itertools.count()
-_FACTS: Final[Callable[[Value | None], tuple[Shape | None, bool]]] = attrgetter("shape", "constant")
+_FACTS: Final[Callable[[Value | None], tuple[Shape | None, int, bool]]] = attrgetter("shape", "dtype", "constant")
 _MAX_SAFE_FACTORS: Final = 2  # products of at most this number of symbols always fit;
 _MAX_SYMBOLS: Final = 64  # above this number symbols are not recorded, at quadratic cost
 _UNSIZED: Final = frozenset({str, type(None)})  # types of dims that need a symbol
@@ -130,13 +130,11 @@ class ShapeData:
     def content(self, v: Value | None) -> Array | None:
         if v is None:
             return None
-        found = self.contents.get(v)
-        if found is None and v.constant:
+        if v not in self.contents and v.constant:
             data_type, dims = v.constant_type()
             if data_type in INTEGERS and math.prod(dims) <= SMALL:
-                found = np.array(v.array.tolist(), dtype=object).reshape(dims)
-                self.contents[v] = found
-        return found
+                self.contents[v] = np.array(v.array.tolist(), dtype=object).reshape(dims)
+        return self.contents[v] if v in self.contents else None
 
     def is_counted(self, product: Monomial) -> bool:
         """Whether the symbols are dims of a single tensor, so that their product is bounded by its elements."""
@@ -206,12 +204,14 @@ class ShapeData:
 
     def note(self, node: Node, found: Mapping[Value, Dims]) -> None:
         """Keep a visit that read only operands, unless other dims than those `found` were stored for the results."""
-        self._visits.pop(node, None)
-        if self.kept and not self._reads_more and all(map(is_, map(self.dims.get, found), found.values())):
+        same = not found or all(map(is_, map(self.dims.get, found), found.values()))
+        if self.kept and not self._reads_more and same:
             values = [*node.inputs, *node.outputs]
             contents = [*map(self.contents.get, values)]  # type: ignore[arg-type]  # an absent value has none
             attributes = node.attributes if node._attributes is None else node._attributes
             self._visits[node] = values, _facts(values), contents, node._op, attributes
+        elif node in self._visits:
+            del self._visits[node]
 
     def is_current(self, node: Node) -> bool:
         """Whether a kept visit holds: the node and the facts are the same, but for operands of equal content."""
@@ -224,6 +224,8 @@ class ShapeData:
         for i, v in enumerate(now) if now != values else ():
             if v is not values[i]:
                 if v is None or (known := contents[i]) is None or not _is_same(known, self.content(v)):
+                    return False
+                if types.dtype(v) != types.dtype(values[i]):
                     return False
                 values[i], facts[i] = v, _FACTS(v)
         return facts == _facts(now)
@@ -299,7 +301,7 @@ class ShapeData:
             learn(value, facts, asked=True)
 
     def _sizes(self, dims: Sequence[str | Size | None]) -> Dims:
-        if _UNSIZED.isdisjoint(map(type, dims)):  # no dim needs a symbol, the usual case
+        if not _UNSIZED & {*map(type, dims)}:  # no dim needs a symbol, the usual case
             return tuple(dims)  # type: ignore[arg-type]  # `cast` would take as long as the rest
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
 

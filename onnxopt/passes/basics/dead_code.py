@@ -49,7 +49,7 @@ def _drop_nodes(model: Model, ctx: PassContext) -> None:
             if not node.is_used and graph.is_pure(node):
                 graph.remove(node)
                 ctx.count("dead_node")
-            elif len(node.outputs) > 1:
+            elif node.outputs[1:]:
                 _drop_optional_outputs(node, graph, ctx)
             node = previous
 
