@@ -22,7 +22,7 @@ from onnxopt.verification.coverage.unseen import unseen, untaken
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
-from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, bodies, types_of
@@ -161,8 +161,8 @@ class Look:
         if self.options.dtype or self.plan.random or self.plan.overridable or self.a.program.skeleton.foreign:
             return False
         a, b = self.a.program, self.b.program
-        made = b.made(b.cone(b.outputs, ()))
-        return a.outputs == b.outputs and {*made} >= {*b.outputs} and all(map(self.pairs.is_same, made))
+        # From the inputs, not by name: the reader of a removed Dropout reads another name, and the same value.
+        return a.outputs == b.outputs and Sameness(self.pairs, a.given).are_all_made_alike(a.outputs)
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).
