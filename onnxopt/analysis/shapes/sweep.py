@@ -41,7 +41,7 @@ _unnamed = itertools.count()
 _FACTS: Final[Callable[[Value | None], tuple[Shape | None, int, bool]]] = attrgetter("shape", "dtype", "constant")
 _MAX_SAFE_FACTORS: Final = 2  # products of at most this number of symbols always fit;
 _MAX_SYMBOLS: Final = 64  # above this number symbols are not recorded, at quadratic cost
-_UNSIZED: Final = frozenset({str, type(None)})  # types of dims that need a symbol
+_SIZED: Final = frozenset((int, Expr))  # types of sizes; a dim that is a name, or a Floor, needs a symbol
 # A size is too complex, or the operands are a run-time error: missing attributes, axes out of range.
 _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
@@ -301,7 +301,7 @@ class ShapeData:
             learn(value, facts, asked=True)
 
     def _sizes(self, dims: Sequence[str | Size | None]) -> Dims:
-        if not _UNSIZED & {*map(type, dims)}:  # no dim needs a symbol, the usual case
+        if _SIZED.issuperset(map(type, dims)):  # no dim needs a symbol, the usual case
             return tuple(dims)  # type: ignore[arg-type]  # `cast` would take as long as the rest
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
 
