@@ -11,6 +11,7 @@ import pytest
 from onnxopt import PassContext, optimize_model
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
+from onnxopt.analysis.shapes.symbolic import Expr, Floor, symbol
 from onnxopt.graph import Graph, Model, Node, read_model
 from onnxopt.passes.shapes.shape_arithmetic import ShapeArithmetic
 from tests.analysis.test_shapes import DYNAMIC
@@ -128,3 +129,11 @@ def test_in_each_round_all_is_as_if_nothing_was_kept(path: Path, monkeypatch: py
     monkeypatch.setattr(ShapeArithmetic, "run", watched)
     optimize_model(read_model(onnx.load(path)))
     assert len(compared) > 1
+
+
+def test_a_floor_among_dims_is_a_size() -> None:
+    """A Floor is a string; a size computed with it would repeat a string."""
+    n = symbol("n")
+    assert isinstance(n, Expr)
+    (size,) = ShapeData()._sizes((Floor(n, 2),))
+    assert isinstance(size, Expr)
