@@ -32,7 +32,7 @@ UNLOADED: Final = "it kept the result from being loaded"
 BY_HAND: Final = "left out: disabled here"
 
 
-@dataclass(unsafe_hash=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Site:
     """Where the rule, or pass without rules, `name` rewrites: the producer of `value` in the scope with path `scope`.
 

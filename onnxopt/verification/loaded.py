@@ -201,7 +201,7 @@ class Loaded(Original):
         program = runner.program
         _ = program.changing if plan.hides else None, program.ranges
         _ = self.work  # decides whether the files are compared before pieces
-        if not (self.streamed or plan.random or self.options.dtype or runner.reference):
+        if feeds and not (self.streamed or plan.random or self.options.dtype or runner.reference):
             run_ahead(runner, feeds, self.options.memory // 4, is_asked)
         if not is_asked():
             Pairs(program, program).by_name.a.number(range(len(program.nodes)))

@@ -66,7 +66,9 @@ class Look:
     def pairs(self) -> Pairs:
         """The correspondence of values of both programs."""
         both = self.a.program, self.b.program
-        return self._pairs.setdefault(both, Pairs(*both))
+        if both not in self._pairs:
+            self._pairs[both] = Pairs(*both)
+        return self._pairs[both]
 
     def pieces(self, cases: Sequence[Case], **how: bool) -> tuple[Pieces, list[Place]]:
         """Compare the second file with the first on the cases' inputs. Returns (pieces, places of faults).
