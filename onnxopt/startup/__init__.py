@@ -28,9 +28,19 @@ def _of_onnx(name: str) -> Any:
     return None
 
 
-def _of_typing(name: str) -> Any:
-    """Return a substitute for NDArray, which annotates results of numpy.linalg; None for another name."""
-    return list if name == "NDArray" else None
+def _of_linalg(name: str) -> Any:
+    """Return a function that runs numpy.linalg when it is called; None for a name that numpy does not take from it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _run("numpy.linalg")
+        return getattr(sys.modules["numpy.linalg"], name)(*args, **kwargs)
+
+    return call if name in ("eigvals", "inv", "lstsq", "matrix_power") else None
+
+
+def _of_platform(name: str) -> Any:
+    """Return `system`, which uuid calls on Linux; None for another name."""
+    return (lambda: "Linux") if name == "system" and sys.platform == "linux" else None
 
 
 # Modules that packages import and a command does not read. With onnx, a third of the instructions on a small model.
@@ -44,6 +54,8 @@ _UNREAD: Final = (
     "numpy._core._add_newdocs",  # docstrings of C functions
     "numpy._core._add_newdocs_scalars",
     "numpy._core._internal",  # records, and arrays of ctypes
+    "numpy.lib.mixins",
+    "numpy.lib.scimath",
     "pickle",  # files of objects, for numpy
     "shutil",  # removal of folders, for tempfile
     "textwrap",  # docstrings, for numpy
@@ -52,8 +64,9 @@ _UNREAD: Final = (
 # {postponed module: its names that are known without a run}
 _POSTPONED: Final[Mapping[str, Callable[[str], Any]]] = {
     **dict.fromkeys(_UNREAD, lambda name: None),
-    "numpy._typing": _of_typing,
+    "numpy.linalg": _of_linalg,
     "onnx": _of_onnx,  # its text formats, checker and composing take as long as numpy
+    "platform": _of_platform,
 }
 
 
@@ -131,4 +144,9 @@ def import_the_rest() -> None:
     """
     import_module("onnx")
     for name in _POSTPONED:
-        getattr(sys.modules.get(name), "__version__", None)  # no known name
+        _run(name)
+
+
+def _run(module: str) -> None:
+    """Run a postponed module that is imported."""
+    getattr(sys.modules.get(module), "__version__", None)  # no known name
