@@ -55,7 +55,7 @@ def test_the_command_imports_messages_and_schemas_alone(tmp_path: Path) -> None:
         "import onnx.reference; assert onnx.reference.ReferenceEvaluator",
         "import onnx, copy, pickle; assert pickle.loads(pickle.dumps(onnx.NodeProto(name='n'))).name == 'n'",
         "import onnx, importlib; before = onnx.ModelProto; importlib.reload(onnx); assert onnx.ModelProto is before",
-        "import numpy as np; assert np.poly1d([1, 0, -4]).roots.size == 2 and np.linalg.inv([[2]]) == 0.5 == np.linalg.norm(0.5)",
+        "import numpy; assert numpy.roots([1, 0, -4]).size == 2 and numpy.linalg.inv([[2]]) == 0.5",
         "import numpy.typing; assert str(numpy.typing.NDArray[float]).startswith('numpy.ndarray[')",
         "import uuid, platform; assert platform.system() and platform.machine() and uuid.UUID",
         "import shutil; assert shutil.which and 'rmtree' in vars(shutil)",

@@ -95,25 +95,27 @@ class Signature:
 # An operator has several entries if its parameters differ between opsets. Opsets without an entry are left to onnx.
 
 _TABLE: Final = """
-Abs 13 X:T > T T=number
-Add,Div,Mul,Sub 13:14 A:T B:T > T T=wide
+Abs 6,13 X:T > T T=number
+Add,Div,Mul,Sub 7,13:14 A:T B:T > T T=wide
 Add,Div,Mul,Sub 14 A:T B:T > T T=number
 And,Or,Xor 7 A:T B:T > T1 T=bool T1=bool
-ArgMax 13 data:T > int64 axis=0 keepdims=1 select_last_index=0 T=number
-AveragePool 11:19 X:T > T auto_pad=NOTSET ceil_mode=0 count_include_pad=0 kernel_shape!:ints pads:ints strides:ints
+ArgMax 12,13 data:T > int64 axis=0 keepdims=1 select_last_index=0 T=number
+AveragePool 10:19 X:T > T auto_pad=NOTSET ceil_mode=0 count_include_pad=0 kernel_shape!:ints pads:ints strides:ints
     T=real
 AveragePool 22 X:T > T auto_pad=NOTSET ceil_mode=0 count_include_pad=0 dilations:ints kernel_shape!:ints pads:ints
     strides:ints T=real
+BatchNormalization 9:14 X:T scale:T B:T mean:T var:T > T T? T? T? T? epsilon=1e-05 momentum=0.9 T=real
 BatchNormalization 15 X:T scale:T1 B:T1 input_mean:T2 input_var:T2 > T T2? T2? epsilon=1e-05 momentum=0.9
     training_mode=0 T=real T1=real T2=real
-Cast 13:19 input:T1 > T2 to!:int T1=castable T2=castable
+Cast 9,13:19 input:T1 > T2 to!:int T1=castable T2=castable
 Cast 19,21,23:24 input:T1 > T2 saturate=1 to!:int T1=castable T2=castable
 Cast 24,25,28 input:T1 > T2 round_mode=up saturate=1 to!:int T1=castable T2=castable
 CastLike 19,21,23:24 input:T1 target_type:T2 > T2 saturate=1 T1=castable T2=castable
-Ceil,Floor,Reciprocal,Sigmoid,Sqrt 13 X:T > T T=real
-Clip 13 input:T min?:T max?:T > T T=number
-Concat 13 inputs…:T > T axis!:int T=any
-Constant 13,19,21,23,24,25 > T sparse_value:sparse_tensor value:tensor value_float:float value_floats:floats
+Ceil,Floor,Reciprocal,Sigmoid,Sqrt 6,13 X:T > T T=real
+Clip 11:12 input:T min?:T max?:T > T T=real
+Clip 12,13 input:T min?:T max?:T > T T=number
+Concat 11,13 inputs…:T > T axis!:int T=any
+Constant 12,13,19,21,23,24,25 > T sparse_value:sparse_tensor value:tensor value_float:float value_floats:floats
     value_int:int value_ints:ints value_string:string value_strings:strings T=any
 ConstantOfShape 9,20,21,23,24,25 input:T1 > T2 value:tensor T1=int64 T2=filled
 Conv 11,22 X:T W:T B?:T > T auto_pad=NOTSET dilations:ints group=1 kernel_shape:ints pads:ints strides:ints T=real
@@ -121,49 +123,57 @@ ConvTranspose 11,22 X:T W:T B?:T > T auto_pad=NOTSET dilations:ints group=1 kern
     output_shape:ints pads:ints strides:ints T=real
 Cos,Sin 7,22 input:T > T T=real
 CumSum 14 x:T axis:T2 > T exclusive=0 reverse=0 T=wide T2=index
-DepthToSpace 13 input:T > T blocksize!:int mode=DCR T=any
+DepthToSpace 11,13 input:T > T blocksize!:int mode=DCR T=any
 DequantizeLinear 13:19 x:T x_scale:float x_zero_point?:T > float axis=1 T=int32,quantized
 DequantizeLinear 19:21 x:T1 x_scale:T2 x_zero_point?:T1 > T2 axis=1 T1=int32,quantized T2=bfloat16,float,float16
 DequantizeLinear 21:23 x:T1 x_scale:T2 x_zero_point?:T1 > T2 axis=1 block_size=0 T1=int32,quantized
     T2=bfloat16,float,float16
 DynamicQuantizeLinear 11 x:T1 > T2 float T2 T1=float T2=uint8
 Einsum 12:28 Inputs…:T > T equation!:string T=number@1
-Equal 13:19 A:T B:T > T1 T=filled T1=bool
-Erf,Exp,Log,Tanh 13 input:T > T T=real
-Expand 13 input:T shape:int64 > T T=any
-Flatten 13,21,23,24,25 input:T > T axis=1 T=any
+Equal 11,13:19 A:T B:T > T1 T=filled T1=bool
+Erf 13 input:T > T T=real
+Exp,Log,Tanh 6,13 input:T > T T=real
+Expand 8,13 input:T shape:int64 > T T=any
+Flatten 9,13,21,23,24,25 input:T > T axis=1 T=any
 GRU 14:22 X:T W:T R:T B?:T sequence_lens?:T1 initial_h?:T > T? T? activation_alpha:floats activation_beta:floats
     activations:strings clip:float direction=forward hidden_size:int layout=0 linear_before_reset=0 T=real@1 T1=int32
-Gather,GatherElements 13 data:T indices:Tind > T axis=0 T=any Tind=index
-GatherND 13 data:T indices:int64 > T batch_dims=0 T=any
+Gather,GatherElements 11,13 data:T indices:Tind > T axis=0 T=any Tind=index
+GatherND 12,13 data:T indices:int64 > T batch_dims=0 T=any
 Gelu 20 X:T > T approximate=none T=real
-Gemm 13 A:T B:T C?:T > T alpha=1.0 beta=1.0 transA=0 transB=0 T=wide
+Gemm 11,13 A:T B:T C?:T > T alpha=1.0 beta=1.0 transA=0 transB=0 T=wide
 GlobalAveragePool,Softplus 1,22 X:T > T T=real
-Greater,Less 13 A:T B:T > T1 T=number T1=bool
+Greater,Less 9,13 A:T B:T > T1 T=number T1=bool
 GreaterOrEqual,LessOrEqual 12,16 A:T B:T > T1 T=number T1=bool
 HardSigmoid 6,22 X:T > T alpha=0.2 beta=0.5 T=real
 HardSwish 14:22 X:T > T T=real@1
+Identity 1,13:14 input:T > T T=any
 Identity 14,16,19,21,23,24,25 input:V > V V=any
 InstanceNormalization 6,22 input:T scale:T B:T > T epsilon=1e-05 T=real
-IsNaN 13,20 X:T1 > T2 T1=floating T2=bool
+IsNaN 9,13,20 X:T1 > T2 T1=floating T2=bool
+LSTM 7:14 X:T W:T R:T B?:T sequence_lens?:T1 initial_h?:T initial_c?:T P?:T > T? T? T? activation_alpha:floats
+    activation_beta:floats activations:strings clip:float direction=forward hidden_size:int input_forget=0
+    T=real T1=int32
 LSTM 14:22 X:T W:T R:T B?:T sequence_lens?:T1 initial_h?:T initial_c?:T P?:T > T? T? T? activation_alpha:floats
     activation_beta:floats activations:strings clip:float direction=forward hidden_size:int input_forget=0 layout=0
     T=real@1 T1=int32
 LayerNormalization 17 X:T Scale:T B?:T > T U? U? axis=-1 epsilon=1e-05 stash_type=1 T=real U=bfloat16,float
 LeakyRelu 6,16 X:T > T alpha=0.01 T=real
+LogSoftmax,Softmax 11:13 input:T > T axis=1 T=real
 LogSoftmax,Softmax 13 input:T > T axis=-1 T=real
-MatMul 13 A:T B:T > T T=wide
+MatMul 9,13 A:T B:T > T T=wide
 MatMulInteger 10 A:T1 B:T2 a_zero_point?:T1 b_zero_point?:T2 > T3 T1=int8,uint8 T2=int8,uint8 T3=int32
-Max,Min 13 data_0…:T > T T=number
-MaxPool 12,22 X:T > T I? auto_pad=NOTSET ceil_mode=0 dilations:ints kernel_shape!:ints pads:ints storage_order=0
+Max,Min 12,13 data_0…:T > T T=number
+MaxPool 10,12,22 X:T > T I? auto_pad=NOTSET ceil_mode=0 dilations:ints kernel_shape!:ints pads:ints storage_order=0
     strides:ints T=pooled I=int64
-Mod 13,28 A:T B:T > T fmod=0 T=number
-Neg 13 X:T > T T=signed
+Mod 10,13,28 A:T B:T > T fmod=0 T=number
+Neg 6,13 X:T > T T=signed
 Not 1 X:T > T T=bool
-PRelu 16 X:T slope:T > T T=wide
+PRelu 9,16 X:T slope:T > T T=wide
+Pad 11:13 data:T pads:int64 constant_value?:T > T mode=constant T=number
 Pad 13:18 data:T pads:int64 constant_value?:T > T mode=constant T=any
 Pad 18:19,21,23,24,25 data:T pads:int64 constant_value?:T axes?:Tind > T mode=constant T=any Tind=index
-Pow 13:15 X:T Y:T1 > T T=power T1=number@1
+Pow 7:12 X:T Y:T > T T=real
+Pow 12,13:15 X:T Y:T1 > T T=power T1=number@1
 Pow 15 X:T Y:T1 > T T=power T1=number
 QuantizeLinear 13:19 x:T1 y_scale:float y_zero_point?:T2 > T2 axis=1 T1=float,int32 T2=quantized
 QuantizeLinear 19:21 x:T1 y_scale:T1 y_zero_point?:T2 > T2 axis=1 saturate=1
@@ -171,14 +181,15 @@ QuantizeLinear 19:21 x:T1 y_scale:T1 y_zero_point?:T2 > T2 axis=1 saturate=1
 QuantizeLinear 21:23 x:T1 y_scale:T1 y_zero_point?:T2 > T2 axis=1 block_size=0 output_dtype=0 saturate=1
     T1=bfloat16,float,float16,int32 T2=quantized
 Range 11:27 start:T limit:T delta:T > T T=double,float,int16,int32,int64
-ReduceL2,ReduceMean,ReduceProd,ReduceSumSquare 13:18 data:T > T axes:ints keepdims=1 T=wide
+ReduceL2,ReduceMean,ReduceProd,ReduceSumSquare 11,13:18 data:T > T axes:ints keepdims=1 T=wide
 ReduceL2,ReduceMean,ReduceProd,ReduceSumSquare 18 data:T axes?:int64 > T keepdims=1 noop_with_empty_axes=0 T=wide
-ReduceMax,ReduceMin 13:18 data:T > T axes:ints keepdims=1 T=ordered
+ReduceMax,ReduceMin 12,13:18 data:T > T axes:ints keepdims=1 T=ordered
 ReduceMax,ReduceMin 18:20 data:T axes?:int64 > T keepdims=1 noop_with_empty_axes=0 T=ordered
+ReduceSum 11:13 data:T > T axes:ints keepdims=1 T=wide
 ReduceSum 13 data:T axes?:int64 > T keepdims=1 noop_with_empty_axes=0 T=wide
-Relu 13:14 X:T > T T=real
+Relu 6,13:14 X:T > T T=real
 Relu 14 X:T > T T=signed
-Reshape 13:14 data:T shape:int64 > T T=any
+Reshape 5,13:14 data:T shape:int64 > T T=any
 Reshape 14,19,21,23,24,25 data:T shape:int64 > T allowzero=0 T=any
 Resize 13:18 X:T1 roi?:T2 scales?:float sizes?:int64 > T1 coordinate_transformation_mode=half_pixel cubic_coeff_a=-0.75
     exclude_outside=0 extrapolation_value=0.0 mode=nearest nearest_mode=round_prefer_floor T1=any T2=real@1
@@ -187,17 +198,21 @@ Resize 18 X:T1 roi?:T2 scales?:float sizes?:int64 > T1 antialias=0 axes:ints
     keep_aspect_ratio_policy=stretch mode=nearest nearest_mode=round_prefer_floor T1=any T2=real@1
 ScatterElements 16 data:T indices:Tind updates:T > T axis=0 reduction=none T=any Tind=index
 ScatterND 16,18 data:T indices:int64 updates:T > T reduction=none T=any
-Shape 13:15 data:T > T1 T=any T1=int64
+Shape 1,13:15 data:T > T1 T=any T1=int64
 Shape 15,19,21,23,24,25 data:T > T1 end:int start=0 T=any T1=int64
-Sign 13 input:T > T T=number
-Slice 13 data:T starts:Tind ends:Tind axes?:Tind steps?:Tind > T T=any Tind=index
+Sign 9,13 input:T > T T=number
+Slice 10,13 data:T starts:Tind ends:Tind axes?:Tind steps?:Tind > T T=any Tind=index
+Split 11:13 input:T > T… axis=0 split:ints T=any
 Split 13:18 input:T split?:int64 > T… axis=0 T=any
 Split 18 input:T split?:int64 > T… axis=0 num_outputs:int T=any
+Squeeze 11:13 data:T > T axes:ints T=any
 Squeeze 13,21,23,24,25 data:T axes?:int64 > T T=any
-Tile 13 input:T repeats:T1 > T T=any T1=int64
+Sum 8,13 data_0…:T > T T=real
+Tile 6,13 input:T repeats:T1 > T T=any T1=int64
 TopK 11:24 X:T K:int64 > T I axis=-1 largest=1 sorted=1 T=number@1 I=int64
-Transpose 13,21,23,24,25 data:T > T perm:ints T=any
+Transpose 1,13,21,23,24,25 data:T > T perm:ints T=any
 Trilu 14 input:T k?:int64 > T upper=1 T=any
+Unsqueeze 11:13 data:T > T axes!:ints T=any
 Unsqueeze 13,21,23,24,25 data:T axes:int64 > T T=any
 Where 9,16 condition:B X:T Y:T > T B=bool T=any
 """
@@ -214,10 +229,13 @@ wide 1 float16 float double int32 int64 uint32 uint64
 wide 13 bfloat16
 number 1 float16 float double int8 int16 int32 int64 uint8 uint16 uint32 uint64
 number 13 bfloat16
-signed 13 float16 float double bfloat16 int8 int16 int32 int64
-power 13 float16 float double bfloat16 int32 int64
-ordered 13 float16 float double bfloat16 int8 int32 int64 uint8 uint32 uint64
-pooled 12 float16 float double int8 uint8
+signed 1 float16 float double int8 int16 int32 int64
+signed 13 bfloat16
+power 1 float16 float double int32 int64
+power 13 bfloat16
+ordered 1 wide int8 uint8
+pooled 1 float16 float double
+pooled 12 int8 uint8
 pooled 22 bfloat16
 index 1 int32 int64
 filled 1 float16 float double int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool
