@@ -15,6 +15,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import product
+from onnxopt.analysis.shapes.sweep import as_dims
+from onnxopt.analysis.shapes.symbolic import symbol
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
@@ -38,7 +41,9 @@ class Rows(View):
 
     @cached_property
     def _rows(self) -> int | str | None:
-        return super().dims((*self.lead, 1))[0]
+        """Their product, named as inference names it, so that a Gemm is found in the same round."""
+        sizes = [d if isinstance(d, int) else symbol(d) for d in self.lead if d is not None]
+        return as_dims([product(sizes)])[0] if len(sizes) == len(self.lead) else None
 
     def has(self, dims: Shape) -> bool:
         return dims[:-1] == self.lead and isinstance(dims[-1], int)
