@@ -28,14 +28,21 @@ def _of_onnx(name: str) -> Any:
     return None
 
 
-def _of_linalg(name: str) -> Any:
-    """Return a function that runs numpy.linalg when it is called; None for a name that numpy does not take from it."""
+def _functions(module: str, *known: str) -> Callable[[str], Any]:
+    """Return the known names of a postponed module: functions that run it when they are called."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        _run("numpy.linalg")
-        return getattr(sys.modules["numpy.linalg"], name)(*args, **kwargs)
+    def call(name: str, *args: Any, **kwargs: Any) -> Any:
+        _run(module)
+        return getattr(sys.modules[module], name)(*args, **kwargs)
 
-    return call if name in ("eigvals", "inv", "lstsq", "matrix_power") else None
+    return lambda name: partial(call, name) if name in known else None
+
+
+def _of_datetime(name: str) -> Any:
+    """Return a class of the C module; None without it, and for another name."""
+    with suppress(ModuleNotFoundError):
+        return getattr(import_module("_datetime"), name, None)
+    return None
 
 
 def _of_platform(name: str) -> Any:
@@ -46,6 +53,7 @@ def _of_platform(name: str) -> Any:
 # Modules that packages import and a command does not read. With onnx, a third of the instructions on a small model.
 _UNREAD: Final = (
     "calendar",  # dates, for protobuf
+    "copy",
     "google.protobuf.descriptor_database",
     "google.protobuf.internal.python_message",  # messages without C
     "google.protobuf.text_encoding",
@@ -64,9 +72,11 @@ _UNREAD: Final = (
 # {postponed module: its names that are known without a run}
 _POSTPONED: Final[Mapping[str, Callable[[str], Any]]] = {
     **dict.fromkeys(_UNREAD, lambda name: None),
-    "numpy.linalg": _of_linalg,
+    "datetime": _of_datetime,
+    "numpy.linalg": _functions("numpy.linalg", "eigvals", "inv", "lstsq", "matrix_power"),
     "onnx": _of_onnx,  # its text formats, checker and composing take as long as numpy
     "platform": _of_platform,
+    "urllib.parse": _functions("urllib.parse", "quote_from_bytes"),
 }
 
 
@@ -116,7 +126,7 @@ class _Postponed:
     def _read(self, module: ModuleType, name: str) -> Any:
         """Return a name of a module: a known name, or a name set by the run."""
         names = vars(module)
-        if not self._has_run:
+        if not self._has_run and name != "__path__":  # asked by `from`, of any module
             if not name.startswith("_") and (known := _POSTPONED[module.__name__](name)) is not None:
                 return names.setdefault(name, known)
             if get_ident() not in self._running:

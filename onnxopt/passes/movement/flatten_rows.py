@@ -43,7 +43,7 @@ class Rows(View):
     def _rows(self) -> int | str | None:
         """Their product, named as inference names it, so that a Gemm is found in the same round."""
         sizes = [d if isinstance(d, int) else symbol(d) for d in self.lead if d is not None]
-        return as_dims([product(sizes)])[0] if len(sizes) == len(self.lead) else None
+        return as_dims((product(sizes),))[0] if len(sizes) == len(self.lead) else None
 
     def has(self, dims: Shape) -> bool:
         return dims[:-1] == self.lead and isinstance(dims[-1], int)
