@@ -225,21 +225,16 @@ real 1 float16 float double
 real 13 bfloat16
 floating 1 real
 floating 20 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz
-wide 1 float16 float double int32 int64 uint32 uint64
-wide 13 bfloat16
-number 1 float16 float double int8 int16 int32 int64 uint8 uint16 uint32 uint64
-number 13 bfloat16
-signed 1 float16 float double int8 int16 int32 int64
-signed 13 bfloat16
-power 1 float16 float double int32 int64
-power 13 bfloat16
+wide 1 real int32 int64 uint32 uint64
+number 1 wide int8 int16 uint8 uint16
+signed 1 real int8 int16 int32 int64
+power 1 real int32 int64
 ordered 1 wide int8 uint8
 pooled 1 float16 float double
 pooled 12 int8 uint8
 pooled 22 bfloat16
 index 1 int32 int64
-filled 1 float16 float double int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool
-filled 13 bfloat16
+filled 1 number bool
 filled 19 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz
 filled 21 int4 uint4
 filled 23 float4e2m1

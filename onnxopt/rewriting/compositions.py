@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,14 +23,6 @@ _MAX_COPIED_BYTES: Final = 1 << 14  # bytes of indices that may be copied
 _WEIGHTS: Final = {"GatherND": 3, "Expand": 2, "Gather": 2, "Tile": 2, "Slice": 1, "Transpose": 1}
 _BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # the map determines the dims of these results
 LEFT: Final = "as many operators would be left"
-
-
-class _Answer(NamedTuple):
-    """The replacement of a chain, or the reason for none; `values`: values of the chain read by the steps."""
-
-    steps: list[Step]
-    reason: str
-    values: list[Value]
 
 
 def composed(m: Match) -> Value:
@@ -111,23 +103,21 @@ def fewest(m: Match, x: Value, nodes: Sequence[Node], seen: Seen | None = None) 
     """
     values: dict[Value, int] = {}
     key = m.opset, seen, m.shape(x), *[_told(m, node, values) for node in nodes]
-    known: dict[Any, _Answer] = m.graph.model.chains
+    known: dict[Any, tuple[list[Step], str, list[Value]]] = m.graph.model.chains
     if key not in known:
         steps, reason = list[Step](), ""
         try:
             steps = _composed(m, x, nodes, seen)
         except (Declined, TooComplex) as e:
             reason = str(e) if isinstance(e, Declined) else "sizes that are not compared"
-        known[key] = _Answer(steps, reason, [*values])
-    answer = known[key]
-    if answer.reason:
-        raise Declined(answer.reason)
+        known[key] = steps, reason, [*values]
+    steps, reason, read = known[key]
+    if reason:
+        raise Declined(reason)
     if not values:
-        return answer.steps
-    now = dict(zip(answer.values, values))
-    return [
-        Step(s.op, [now.get(i, i) if isinstance(i, Value) else i for i in s.inputs], s.attributes) for s in answer.steps
-    ]
+        return steps
+    now = dict(zip(read, values))
+    return [Step(s.op, [now.get(i, i) if isinstance(i, Value) else i for i in s.inputs], s.attributes) for s in steps]
 
 
 def _told(m: Match, node: Node, values: dict[Value, int]) -> tuple[Any, ...]:
