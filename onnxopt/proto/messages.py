@@ -235,11 +235,14 @@ def describe_tensor(tensor: TensorProto, array: Array, name: str) -> None:
 
 def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
     """Store `array` in an empty TensorProto."""
-    raw = _RAW.get(element_type(array))
+    data_type = element_type(array)
+    raw = _RAW.get(data_type) or (_BITS[data_type] if data_type in _NAMELESS else None)
     if raw is None:
         tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array), name))
         return
     describe_tensor(tensor, array, name)
+    if data_type in _NAMELESS:
+        array = array.view(f"u{raw.itemsize}")
     tensor.raw_data = (array if array.dtype == raw else array.astype(raw)).tobytes()
 
 
