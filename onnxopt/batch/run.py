@@ -27,10 +27,7 @@ Phase = Callable[[str], None]
 
 
 def run(
-    job: Job,
-    progress: Phase = lambda name: None,
-    instruments: Sequence[Instrument] = (),
-    judge: Spare | None = None,
+    job: Job, progress: Phase = lambda name: None, instruments: Sequence[Instrument] = (), judge: Spare | None = None
 ) -> Outcome:
     """Run a job and return its outcome; errors of a model are outcomes.
 

@@ -34,17 +34,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.records import Place
 
 
-__all__ = [
-    "Finding",
-    "Trials",
-    "bisect",
-    "describe",
-    "explain",
-    "goes_wrong",
-    "guilty",
-    "narrowings",
-    "suspected",
-]
+__all__ = ["Finding", "Trials", "bisect", "describe", "explain", "goes_wrong", "guilty", "narrowings", "suspected"]
 
 
 Tell = Callable[[str], None]

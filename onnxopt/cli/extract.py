@@ -21,9 +21,7 @@ _OUT = NewFile("`onnxopt optimize MODEL - --outputs NAMES` cuts and writes to st
     "--inputs", complete=known_values, help="First values of the part. [default: the needed inputs of the model]"
 )
 @names_option(
-    "--outputs",
-    complete=known_values,
-    help="Last values of the part. [default: all outputs determined by the inputs]",
+    "--outputs", complete=known_values, help="Last values of the part. [default: all outputs determined by the inputs]"
 )
 @external_option
 @click.option("--data", type=click.Choice(["copy", "reference"]), hidden=True, help="As --external was called.")

@@ -82,12 +82,7 @@ def timeout_option(of: str) -> Decorator:
 def format_option(*forms: str) -> Decorator:
     """Return `--format`; the first choice is the default."""
     return click.option(
-        "--format",
-        "form",
-        type=click.Choice(forms),
-        default=forms[0],
-        show_default=True,
-        help="Format of the output.",
+        "--format", "form", type=click.Choice(forms), default=forms[0], show_default=True, help="Format of the output."
     )
 
 

@@ -35,10 +35,7 @@ instrument_options = together(
         help="Print the model as text after these passes.",
     ),
     names_option(
-        "--print-ir-before",
-        complete=known_passes,
-        metavar="PASS|all",
-        help="Print the model before these passes.",
+        "--print-ir-before", complete=known_passes, metavar="PASS|all", help="Print the model before these passes."
     ),
     click.option(
         "--dump-dir",
@@ -48,12 +45,7 @@ instrument_options = together(
     ),
     click.option("--check-each", is_flag=True, help="Check the graph's invariants after each pass."),
     click.option("--verify-each", is_flag=True, help="Compare with the original after each pass."),
-    click.option(
-        "--journal",
-        type=NewFile(),
-        metavar="FILE",
-        help="Write the rule of each new node as JSON.",
-    ),
+    click.option("--journal", type=NewFile(), metavar="FILE", help="Write the rule of each new node as JSON."),
 )
 
 

@@ -12,17 +12,7 @@ from typing import Final
 
 from onnxopt.analysis.shapes.symbolic import Size
 from onnxopt.conversion.axis_tracking import AxisTracker, Results, TrackedAxis, axis_in, rank
-from onnxopt.conversion.axis_views import (
-    expand,
-    filled,
-    flatten,
-    reshape,
-    reshaped,
-    slice,
-    squeeze,
-    tile,
-    unsqueeze,
-)
+from onnxopt.conversion.axis_views import expand, filled, flatten, reshape, reshaped, slice, squeeze, tile, unsqueeze
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import BROADCASTING, GLOBAL_POOLS, POOLS, RECURRENT, REDUCTIONS

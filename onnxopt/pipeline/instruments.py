@@ -308,8 +308,7 @@ class VerifyEach(Instrument):
             verdict = self._verifier.finish()
         if verdict.is_refused:
             raise VerificationError(
-                f"{model.name}: the result {verdict.fault}: {verdict.message}",
-                "`onnxopt bisect` finds the rewrite",
+                f"{model.name}: the result {verdict.fault}: {verdict.message}", "`onnxopt bisect` finds the rewrite"
             )
 
     def end(self, model: Model) -> None:

@@ -89,10 +89,7 @@ def _count(nodes: Iterable[NodeProto]) -> tuple[int, Counter[Key]]:
 
 
 def instance(
-    nodes: Iterable[NodeProto],
-    names: dict[str, str],
-    given: Mapping[str, AttributeProto],
-    fresh: Callable[[str], str],
+    nodes: Iterable[NodeProto], names: dict[str, str], given: Mapping[str, AttributeProto], fresh: Callable[[str], str]
 ) -> list[NodeProto]:
     """Return the nodes of a function with names of the caller and attributes of the call.
 

@@ -208,9 +208,7 @@ def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:
     suite = ElementTree.SubElement(root, "testsuite", {"name": "onnxopt", **counts})
     for o in cleaned(outcomes):  # XML 1.0 has no control characters
         case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            {"classname": "onnxopt.optimize", "name": o["source"], "time": f"{o['seconds']:.3f}"},
+            suite, "testcase", {"classname": "onnxopt.optimize", "name": o["source"], "time": f"{o['seconds']:.3f}"}
         )
         if o["code"] in (1, 2, 4):
             kind = "failure" if o["code"] == 1 else "error"

@@ -110,14 +110,7 @@ def _declined(pipeline: dict[str, Any]) -> Table:
 _MAX_OUTPUTS: Final = 8  # outputs of a case, where none differs
 _DIM: Final = 24  # characters of a dim and its size
 _FIGURES: Final = ("type", "max abs", "max rel", "cosine", "ulp", "NaN", "Inf")
-_DROPPED_FIRST: Final = (
-    "ulp",
-    "cosine",
-    "NaN",
-    "Inf",
-    "type",
-    "max abs",
-)  # first on a narrow terminal
+_DROPPED_FIRST: Final = ("ulp", "cosine", "NaN", "Inf", "type", "max abs")  # first on a narrow terminal
 _CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipped": "dim"}
 
 

@@ -10,14 +10,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, checker
 
 from onnxopt.proto.element_types import CAST_OTHERWISE
-from onnxopt.proto.messages import (
-    Array,
-    array_to_tensor,
-    element_type,
-    is_external,
-    numpy_dtype,
-    tensor_value_info,
-)
+from onnxopt.proto.messages import Array, array_to_tensor, element_type, is_external, numpy_dtype, tensor_value_info
 from onnxopt.runtime import onnxruntime
 from onnxopt.worker.serving import Refused, Tell, serve
 
