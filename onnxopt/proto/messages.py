@@ -44,8 +44,6 @@ _BITS: Final[dict[int, np.dtype[Any]]] = {
     if t.name in ("bool", "float16") or (t.is_foreign and t.bits >= 8)
 }
 BODY_TYPES: Final = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})  # of attributes
-# Types of whole bytes in ml_dtypes, with its format in raw_data.
-_NAMELESS: Final = frozenset(t.code for t in element_types.TYPES if t.is_foreign and t.bits >= 8)
 is_external: Final[Callable[[TensorProto], int]] = attrgetter("data_location")  # DEFAULT is 0, EXTERNAL is 1
 INLINE_BELOW: Final = 1024  # bytes: onnx writes smaller tensors into the model (`size_threshold` of `onnx.save`)
 _SIZES_BELOW: Final = 1 << 14  # bytes of a list of integers, for example the sizes of a Split with many outputs
@@ -197,7 +195,7 @@ def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Ar
         raise ValueError("its data lie beside the model")
     data_type = tensor.data_type
     raw = _RAW.get(data_type)
-    if raw is None and data_type in _NAMELESS and sys.byteorder == "little":
+    if raw is None and data_type in _BITS and sys.byteorder == "little":
         raw = numpy_dtype(data_type)
     data = tensor.raw_data if stored is None else stored
     if raw is not None and (data or tensor.HasField("raw_data")):
@@ -236,12 +234,12 @@ def describe_tensor(tensor: TensorProto, array: Array, name: str) -> None:
 def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
     """Store `array` in an empty TensorProto."""
     data_type = element_type(array)
-    raw = _RAW.get(data_type) or (_BITS[data_type] if data_type in _NAMELESS else None)
+    raw = _RAW.get(data_type) or _BITS.get(data_type)
     if raw is None:
         tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array), name))
         return
     describe_tensor(tensor, array, name)
-    if data_type in _NAMELESS:
+    if data_type not in _RAW:
         array = array.view(f"u{raw.itemsize}")
     tensor.raw_data = (array if array.dtype == raw else array.astype(raw)).tobytes()
 
