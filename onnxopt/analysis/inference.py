@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from onnx import NodeProto, TensorProto, TypeProto
-from onnx.defs import OpSchema
 
 from onnxopt.analysis import types
 from onnxopt.analysis.misread import believed, is_misread
@@ -18,6 +17,9 @@ from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.operators import CONTROL_FLOW
 from onnxopt.proto.messages import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
+
+if TYPE_CHECKING:
+    from onnx.defs import OpSchema
 
 Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # (type, data) of a value
 Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, TensorProto], int]"

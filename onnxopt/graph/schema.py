@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from onnxopt.errors import DomainError, UsageError
 from onnxopt.operators import RANDOM
-from onnxopt.operators.signatures import Formal, Signature, tabled
+from onnxopt.operators.signatures import NEWEST, Formal, Signature, tabled
 from onnxopt.proto.messages import attribute_value, qualified
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def newer(opset: int) -> str:
 
     Its operators are taken to be the newest known ones.
     """
-    known = onnx.defs.onnx_opset_version()
+    known = NEWEST if opset <= NEWEST else onnx.defs.onnx_opset_version()
     return f"the model is of opset {opset}, the installed onnx knows up to {known}" if opset > known else ""
 
 
@@ -52,7 +52,7 @@ def attribute_default(op: str, opset: int, name: str) -> Any:
 @cache
 def signature(op: str, opset: int) -> Signature | None:
     """Return the signature of an operator; None if the standard has none."""
-    if opset <= onnx.defs.onnx_opset_version() and (known := tabled(op, opset)) is not None:
+    if (known := tabled(op, opset)) is not None:
         return known
     schema = find_schema(op, opset)
     return None if schema is None else signature_of(schema)

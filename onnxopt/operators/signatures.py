@@ -217,7 +217,7 @@ Unsqueeze 13,21,23,24,25 data:T axes:int64 > T T=any
 Where 9,16 condition:B X:T Y:T > T B=bool T=any
 """
 
-_NEWEST: Final = 28  # the newest opset in the comparison with onnx
+NEWEST: Final = 28  # the newest opset in the comparison with onnx, known to each supported version of onnx
 
 # Element types of a group: from an opset on, with those of all earlier lines.
 _GROUPS: Final = """
@@ -259,7 +259,7 @@ def tabled(op: str, opset: int) -> Signature | None:
     """Return the signature of an operator of the default domain, if the table has one for the opset."""
     for opsets, text in _entries().get(op, ()):
         spans = opsets.split(",")
-        for span, following in zip(spans, [*spans[1:], str(_NEWEST + 1)]):
+        for span, following in zip(spans, [*spans[1:], str(NEWEST + 1)]):
             since, _, until = span.partition(":")
             if int(since) <= opset < int(until or following.partition(":")[0]):
                 return _read(op, text, int(since))
