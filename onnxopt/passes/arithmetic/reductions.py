@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from itertools import product
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.graph.value import Shape
 from onnxopt.operators import HOMOGENEOUS, REDUCTIONS
-from onnxopt.operators.operands import Equation, Letters, read_equation
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
@@ -20,6 +19,9 @@ from onnxopt.rewriting.compositions import viewed
 from onnxopt.rewriting.index_maps import Part, flat, real
 from onnxopt.rewriting.index_steps import VIEWS
 from onnxopt.rewriting.rule import Declined, reduced_axes
+
+if TYPE_CHECKING:
+    from onnxopt.operators.operands import Equation, Letters
 
 _ANY: Final = one_of(*(op for op in REDUCTIONS if op in HOMOGENEOUS))
 
@@ -124,6 +126,8 @@ class SimplifyReductions(RewritePass):
 
 def equation(m: Match) -> Equation:
     """Return the equation of an Einsum-12; declines for ellipses and diagonals."""
+    from onnxopt.operators.operands import read_equation  # few models have an Einsum
+
     ranks = [m.rank(x) if x is not None else None for x in m.einsum.inputs]
     found = m.known(
         read_equation(m.einsum.attr("equation"), ranks), "a letter for each axis, and a term for each operand"

@@ -11,7 +11,6 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import added_by_gemm
-from onnxopt.analysis.shapes.index_tensors import dim_of
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Model, Shape, Value
 from onnxopt.graph.node import present, producer, sole_reader
@@ -182,6 +181,8 @@ def _listed_sizes(m: Match, target: Value) -> tuple[Sequence[Value], Shape]:
 
     Returns no sizes for a constant target, and no dims for another computed one.
     """
+    from onnxopt.analysis.shapes.index_tensors import dim_of  # few models split rows
+
     concat = producer(target, "Concat")
     parts = present(concat.inputs) if concat is not None else []
     parts = parts if [types.length_of(v, 0) for v in parts] == [1, 1, 1] else []

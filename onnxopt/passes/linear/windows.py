@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.index_tensors import dim_of
 from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, order_of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
@@ -158,6 +157,8 @@ def _bounds(
     m: Match, starts: Array, ends: Value, axes: Array | None, steps: Array | None, rank: int
 ) -> list[tuple[int, int, int | None]]:
     """Return (axis, start, end) of spatial cuts; an end of None is the size of the Conv's input."""
+    from onnxopt.analysis.shapes.index_tensors import dim_of  # few models cut behind a convolution
+
     along, by = (None if a is None else a.reshape(-1).tolist() for a in (axes, steps))
     first: list[int] = starts.reshape(-1).tolist()
     last = array_of(ends)
