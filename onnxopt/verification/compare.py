@@ -227,6 +227,9 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: Verif
             record.ok, record.note = True, ""
 
 
+EMPTY: Final = "is empty"  # in words
+
+
 def evidence(value: Any) -> Evidence | None:
     """Return the evidence of a numeric tensor; None for sequences, strings and others, which are not judged."""
     if not isinstance(value, np.ndarray) or element_kind(value) not in "fiub":
@@ -244,7 +247,7 @@ def evidence(value: Any) -> Evidence | None:
 def _blank_as(value: Any) -> str:
     """Return, in words, how a numeric tensor is blank; "" otherwise."""
     if not value.size:
-        return "is empty"
+        return EMPTY
     if not value.any():
         return "is all zero"
     return "is all NaN or infinite" if element_kind(value) == "f" and not np.isfinite(value).any() else ""

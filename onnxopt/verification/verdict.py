@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onnxopt.verification import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
-from onnxopt.verification.compare import proves_nothing
+from onnxopt.verification.compare import EMPTY, proves_nothing
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer, Opened
 from onnxopt.verification.model.facts import always_empty
@@ -228,15 +228,15 @@ def proof(
     if not found:
         return Proof({}, _PROVES_NOTHING)
     weak = _weak(found, fixed)
-    empty = _empty_in_both(files, called) if weak else set()  # no inputs could show more
-    return Proof({name: why for name, why in weak.items() if name not in empty})
+    empty = _empty_in_both(files, called) if EMPTY in weak.values() else set()  # no inputs could show more
+    return Proof({name: f"output `{name}` {said}" for name, said in weak.items() if name not in empty})
 
 
 def _weak(answers: Sequence[Answer], fixed: bool) -> dict[str, str]:
     """Return why outputs are weak evidence. An output fed in some case (a default given out) is an input."""
     names = [name for name in answers[0].evidence if all(name in a.evidence for a in answers)]
-    why = {name: proves_nothing([a.evidence[name] for a in answers], fixed) for name in names}
-    return {name: f"output `{name}` {said}" for name, said in why.items() if said}
+    found = {name: proves_nothing([a.evidence[name] for a in answers], fixed) for name in names}
+    return {name: said for name, said in found.items() if said}
 
 
 def _empty_in_both(files: Sequence[Path], called: Mapping[str, str]) -> set[str]:

@@ -327,25 +327,27 @@ def _could_tell(walk: Walk, value: str) -> bool:
 
 
 def _made_of_moved(walk: Walk) -> Iterator[str]:
-    """Yield the steps with a shared value upstream that differs by more than rounding."""
-    known: dict[str, bool] = {}
-    steps = _steps(walk)
-    while some := list(itertools.islice(steps, _NOISE_BATCH)):
-        known |= _are_roundings(walk, dict.fromkeys(v for _, values in some for v in values if v not in known))
-        yield from (output for output, values in some if not all(known[v] for v in values))
-
-
-def _are_roundings(walk: Walk, values: Iterable[str]) -> dict[str, bool]:
-    """Return for each value whether rounding explains its difference.
+    """Yield the steps with a shared value upstream that differs by more than rounding.
 
     A value that agrees on A's values only hands on the differences of earlier values.
     """
-    found = {v: walk.agrees_between(v) for v in values}
-    own = [v for v, agrees in found.items() if not agrees]
-    noise = walk.noise(own) if own else {}
-    for v in own:
-        found[v] = not any(d.note for d in walk.latest[v]) and walk.is_rounding(v, noise.get(v, ()))
-    return found
+    known: dict[str, bool] = {}  # whether rounding explains the difference
+
+    def is_rounding(value: str) -> bool:
+        if value not in known:
+            is_alike = not any(d.note for d in walk.latest[value])
+            known[value] = is_alike and walk.is_rounding(value, noise.get(value, ()))
+        return known[value]
+
+    steps = _steps(walk)
+    while some := list(itertools.islice(steps, _NOISE_BATCH)):
+        new = dict.fromkeys(v for _, values in some for v in values if v not in known)
+        known |= dict.fromkeys(filter(walk.agrees_between, new), True)
+        own = [v for v in new if v not in known]
+        noise = walk.noise(own) if own else {}
+        for output, values in some:  # values known to differ first, as float64 takes long
+            if not all(map(is_rounding, sorted(values, key=lambda v: known.get(v, True)))):
+                yield output
 
 
 def _steps(walk: Walk) -> Iterator[tuple[str, list[str]]]:
