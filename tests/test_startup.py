@@ -57,7 +57,7 @@ def test_the_command_imports_messages_alone(tmp_path: Path) -> None:
         "import onnx, copy, pickle; assert pickle.loads(pickle.dumps(onnx.NodeProto(name='n'))).name == 'n'",
         "import onnx, importlib; before = onnx.ModelProto; importlib.reload(onnx); assert onnx.ModelProto is before",
         "import numpy; assert numpy.roots([1, 0, -4]).size == 2 and numpy.linalg.inv([[2]]) == 0.5",
-        "import numpy.typing; assert str(numpy.typing.NDArray[float]).startswith('numpy.ndarray[')",
+        "import numpy.typing; assert 'ndarray' in str(numpy.typing.NDArray[float]).lower()",
         "from datetime import datetime, MINYEAR; assert datetime(MINYEAR, 1, 2).isoformat() == '0001-01-02T00:00:00'",
         "from urllib.parse import quote_from_bytes, unquote; assert quote_from_bytes(b'a b') == 'a%20b'",
         "import uuid, platform; assert platform.system() and platform.machine() and uuid.UUID",
