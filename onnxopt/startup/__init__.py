@@ -39,7 +39,7 @@ def _functions(module: str, *known: str) -> Callable[[str], Any]:
 
 
 def _of_datetime(name: str) -> Any:
-    """Return a class of the C module; None without it, and for another name."""
+    """Return a class of the C module; None if Python has no C module, and for another name."""
     with suppress(ModuleNotFoundError):
         return getattr(import_module("_datetime"), name, None)
     return None

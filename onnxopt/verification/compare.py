@@ -227,7 +227,7 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: Verif
             record.ok, record.note = True, ""
 
 
-EMPTY: Final = "is empty"  # in words
+EMPTY: Final = "is empty"  # said of an output without elements
 
 
 def evidence(value: Any) -> Evidence | None:
